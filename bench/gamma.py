@@ -23,9 +23,9 @@ import polars as pl
 
 from fresh import measured, simulated
 from puidrec.data.on_disk import row_slices
-from puidrec.exposure.cells import smoothed_rates
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import resolve_gamma
+from puidrec.exposure.rates import smoothed_rates
 from puidrec.features.bins import bin_side
 from puidrec.features.counts import ExposureCounts
 

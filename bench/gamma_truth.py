@@ -9,9 +9,9 @@ from scipy.stats import rankdata
 
 from puidrec.data.synthetic import Simulation
 from puidrec.exposure.bounds import bounds
-from puidrec.exposure.cells import smoothed_rates
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import PRESETS, GammaRule, resolve_gamma
+from puidrec.exposure.rates import smoothed_rates
 
 RULES: dict[str, GammaRule] = {
     **{name: rule for name, rule in PRESETS.items() if name != "global"},
@@ -36,7 +36,8 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 def width(p: np.ndarray, log_gamma: np.ndarray | float) -> float:
     """Mean log-width of the bounds over D."""
-    return float(bounds(p, np.exp(np.broadcast_to(log_gamma, p.shape))).log_width.mean())
+    box = bounds(p, np.exp(np.broadcast_to(log_gamma, p.shape)))
+    return float(np.log(box.b / box.a).mean())
 
 
 def judge(log_gamma: np.ndarray, p: np.ndarray, p_true: np.ndarray) -> dict[str, float]:

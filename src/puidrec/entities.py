@@ -20,6 +20,7 @@ from puidrec.data.schema import (
     to_polars,
     with_our_names,
 )
+from puidrec.data.tables import row_starts
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -181,5 +182,4 @@ def merged_pairs(
     key = np.concatenate([own, user.astype(np.int64) * width + item])
     key.sort(kind="stable")  # the first run is sorted already
     key = key[np.diff(key, prepend=-1) > 0]
-    start = np.concatenate([[0], np.cumsum(np.bincount(key // width, minlength=n_users))])
-    return start, (key % width).astype(np.int32)
+    return row_starts(key // width, n_users), (key % width).astype(np.int32)

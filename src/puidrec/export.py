@@ -20,8 +20,7 @@ from scipy import sparse
 from puidrec import __version__
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json, write_text
 from puidrec.data.schema import Origin
-from puidrec.data.sources.formats import atomic_text, write_matrix_file
-from puidrec.data.tables import Matrix
+from puidrec.data.sources.formats import atomic_text
 from puidrec.errors import InputError, PuidError
 from puidrec.losses.pointwise import TargetScale
 from puidrec.model import Recommender
@@ -145,8 +144,8 @@ def write_csr(model: Recommender, folder: Path) -> dict[str, Any]:
     row_start, items = model.logged_pairs()
     shape = (len(model.user_ids_), len(model.item_ids_))
     ones = np.ones(items.size, np.float32)
-    matrix: Matrix = sparse.csr_array((ones, np.asarray(items), row_start), shape=shape)
-    write_matrix_file(folder / "seen.npz", matrix)
+    matrix = sparse.csr_matrix((ones, np.asarray(items), row_start), shape=shape)
+    sparse.save_npz(folder / "seen.npz", matrix)
     _write_ids(model, folder)
     return {"seen": "seen.npz: CSR matrix, users × items, 1 for each pair of the log"}
 

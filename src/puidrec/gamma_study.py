@@ -14,12 +14,11 @@ from puidrec.auditing.diagnostics import MAX_PAIRS, population_pairs
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError
-from puidrec.exposure.calibrate import Calibration
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.certify import all_labelled, certify_exposure, sign_by_means
 from puidrec.exposure.entropy import ESTIMATORS, Gains
 from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
-from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.evidence import Calibration, Evidence
 from puidrec.exposure.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
 from puidrec.exposure.sign_check import CLEAR_T, OPEN, MeanGap, SignCheck
 from puidrec.features.bins import SideBins

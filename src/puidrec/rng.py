@@ -8,6 +8,8 @@ import numpy as np
 
 Rng = int | np.random.Generator | None
 """What every `rng=` argument accepts. An int is reproducible; None draws fresh entropy."""
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""The step of a SplitMix64 sequence."""
 
 
 def generator(rng: Rng, *stream: str | int) -> np.random.Generator:
@@ -37,6 +39,17 @@ def bootstrap_counts(replicates: int, n: int, rng: np.random.Generator) -> np.nd
         .reshape(replicates, n)
         .astype(np.float64)
     )
+
+
+def mix64(state: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64: a bijection of 64-bit words in which every bit moves every
+    other."""
+    z: np.ndarray = state ^ (state >> np.uint64(30))
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z
 
 
 def _word(part: str | int) -> int:

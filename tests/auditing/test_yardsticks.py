@@ -18,7 +18,7 @@ from puidrec.auditing.yardsticks import (
     replaced,
     times_as_strong,
 )
-from puidrec.exposure.calibrate import Calibration, FeatureShift
+from puidrec.exposure.evidence import Calibration, FeatureShift
 
 INF = float("inf")
 AGE = Calibration(

@@ -4,62 +4,57 @@ import numpy as np
 import pytest
 
 from puidrec.errors import InputError
-from puidrec.exposure import PROPENSITIES, Propensity, make_propensity
+from puidrec.exposure import PROPENSITIES, FittedPropensity, additive, make_propensity
 from puidrec.testing.propensity import PropensityContract, small_exposure
 
 
 class TestCells(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("cells")
 
 
-class TestCellsFixedSmoothing(PropensityContract):
-    def make(self) -> Propensity:
-        return make_propensity("cells", pseudo_count=20)
-
-
 class TestLogistic(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("logistic")
 
 
-class TestLogisticInteractions(PropensityContract):
-    def make(self) -> Propensity:
-        return make_propensity("logistic", interactions=True)
-
-
 class TestLogisticSample(PropensityContract):
-    def make(self) -> Propensity:
-        return make_propensity("logistic", mode="sample", n_sample=5000)
+    @pytest.fixture(autouse=True)
+    def sampled(self, monkeypatch) -> None:
+        monkeypatch.setattr(additive, "TABLE_BUDGET", 0)
+        monkeypatch.setattr(additive, "SAMPLE", 5000)
+
+    def make(self) -> FittedPropensity:
+        return make_propensity("logistic")
 
     def same(self, first: np.ndarray, second: np.ndarray) -> bool:
         return np.allclose(first, second, rtol=1e-6)
 
 
 class TestTwoWay(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("two-way")
 
 
 class TestBalanced(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("balanced")
 
 
 class TestKernel(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("kernel")
 
 
 class TestNaiveBayes(PropensityContract):
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("naive-bayes")
 
 
 class TestGivenColumn(PropensityContract):
     estimates = False
 
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         return make_propensity("given")
 
 

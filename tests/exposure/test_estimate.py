@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions, shard_log
 from puidrec.exposure import PROPENSITIES, Exposure, make_propensity
-from puidrec.exposure.bounds import bounds
 from puidrec.exposure.certificate import certify_values
 from puidrec.exposure.estimate import (
     CALIBRATION_ROWS,
@@ -24,7 +22,7 @@ from puidrec.exposure.estimate import (
     estimate_exposure,
 )
 from puidrec.exposure.evidence import Evidence
-from puidrec.exposure.gamma import PRESETS, GammaRule, resolve_gamma
+from puidrec.exposure.gamma import PRESETS, resolve_gamma
 
 ESTIMATED = [name for name in PROPENSITIES if name != "given"]
 
@@ -63,13 +61,10 @@ def test_gamma_is_the_rule_fitted_to_the_evidence(tiny_data, nominal, spec) -> N
     np.testing.assert_array_equal(found.at(rows.user, rows.item), expected)
 
 
-def test_bounds_are_those_of_p_and_gamma(nominal) -> None:
-    rows = nominal.seen
-    nominal = replace(nominal, gamma=GammaRule.constant(2.0).fit(nominal.evidence))
-    expected = bounds(nominal.seen_propensity, 2.0)
-    np.testing.assert_array_equal(nominal.bounds_of(rows).a, expected.a)
-    half = rows.take(np.arange(len(rows) // 2))
-    np.testing.assert_array_equal(nominal.bounds_of(half).b, expected.b[: len(half)])
+def test_held_out_rows_have_propensities_of_their_own(nominal) -> None:
+    half = nominal.seen.take(np.arange(len(nominal.seen) // 2))
+    expected = nominal.seen_propensity[: len(half)]
+    np.testing.assert_array_equal(nominal.propensity_of(half), expected)
 
 
 @pytest.mark.parametrize("outcome", ["label", "rating"])

@@ -7,8 +7,9 @@ from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
 from puidrec.errors import InputError
+from puidrec.exposure import additive
+from puidrec.exposure.additive import Logistic, feature_scores
 from puidrec.exposure.base import Exposure
-from puidrec.exposure.logistic import Logistic, feature_scores
 from puidrec.testing.propensity import all_pairs, small_exposure
 
 
@@ -33,7 +34,8 @@ def with_numbers(seed=0, n_users=150, n_items=120, slopes=((0.8, -0.4), (0.6,)))
 
 
 @pytest.mark.parametrize("ridge", [0.01, 1.0, 30.0])
-def test_cells_mode_equals_scikit_learn_on_every_pair_of_d(ridge):
+def test_equals_scikit_learn_on_every_pair_of_d(ridge, monkeypatch):
+    monkeypatch.setattr(additive, "RIDGE", ridge)
     data, _ = with_numbers(n_users=40, n_items=30)
     users, items = all_pairs(data)
     rows = np.hstack([data.user_features.toarray()[users], data.item_features.toarray()[items]])
@@ -42,7 +44,7 @@ def test_cells_mode_equals_scikit_learn_on_every_pair_of_d(ridge):
     oracle = LogisticRegression(C=1 / ridge, tol=1e-12, max_iter=10_000, solver="newton-cg").fit(
         rows, seen
     )
-    p = Logistic(mode="cells", ridge=ridge).fit(data).predict(users, items)
+    p = Logistic().fit(data).predict(users, items)
     np.testing.assert_allclose(logit(p), oracle.decision_function(rows), atol=1e-5)
 
 
@@ -55,52 +57,36 @@ def test_without_features_the_bins_are_the_features():
     )
 
 
-def test_interactions_reach_the_rates_of_cells_when_hardly_penalised():
-    data = small_exposure(n_users=200, n_items=150)
-    fitted = Logistic(interactions=True, ridge=1e-6).fit(data)
-    users, items = all_pairs(data)
-    counts = data.counts
-    rate = (counts.cells / counts.pairs)[counts.user_bin[users], counts.item_bin[items]]
-    np.testing.assert_allclose(fitted.predict(users, items), rate, rtol=1e-3)
+def sampled(monkeypatch, size: int) -> None:
+    monkeypatch.setattr(additive, "TABLE_BUDGET", 0)
+    monkeypatch.setattr(additive, "SAMPLE", size)
 
 
-def test_interactions_of_bins_that_the_features_do_not_know():
-    """Users of equal features in different bins are different classes."""
-    data = small_exposure(n_users=200, n_items=150)
-    same = [sparse.csr_array(np.ones((n, 1))) for n in (200, 150)]
-    blind = replace(data, user_features=same[0], item_features=same[1])
-    users, items = all_pairs(data)
-    counts = data.counts
-    rate = (counts.cells / counts.pairs)[counts.user_bin[users], counts.item_bin[items]]
-    found = Logistic(interactions=True, ridge=1e-6).fit(blind).predict(users, items)
-    np.testing.assert_allclose(found, rate, rtol=1e-3)
-
-
-def test_both_modes_recover_the_truth_and_agree():
+def test_both_modes_recover_the_truth_and_agree(monkeypatch):
     data, truth = with_numbers()
     pairs = all_pairs(data)
-    whole = logit(Logistic(mode="cells").fit(data).predict(*pairs))
-    sample = logit(Logistic(mode="sample", n_sample=100_000).fit(data).predict(*pairs))
+    whole = logit(Logistic().fit(data).predict(*pairs))
+    sampled(monkeypatch, 100_000)
+    sample = logit(Logistic().fit(data).predict(*pairs))
     assert np.sqrt(np.mean((whole - truth) ** 2)) < 0.15
     assert np.sqrt(np.mean((sample - whole) ** 2)) < 0.05
 
 
-def test_a_sample_of_the_seen_pairs_is_moved_back_to_d():
+def test_a_sample_of_the_seen_pairs_is_moved_back_to_d(monkeypatch):
     data, truth = with_numbers(n_users=400, n_items=300)
-    fitted = Logistic(mode="sample", n_sample=4000).fit(data)
-    p = fitted.predict(*all_pairs(data))
+    sampled(monkeypatch, 4000)
+    p = Logistic().fit(data).predict(*all_pairs(data))
     assert p.sum() == pytest.approx(data.n_seen, rel=0.001)
     assert np.sqrt(np.mean((logit(p) - truth) ** 2)) < 0.25
-    again = Logistic(mode="sample", n_sample=4000, rng=1).fit(data).predict(*all_pairs(data))
-    assert not np.array_equal(again, p), "the seed is an argument"
 
 
-def test_auto_samples_only_what_is_too_large_to_tabulate():
+def test_only_what_is_too_large_to_tabulate_is_sampled(monkeypatch):
     assert Logistic().fit(small_exposure()).describe()["mode"] == "cells"
     data, _ = with_numbers(n_users=2000, n_items=1100)
-    assert Logistic(n_sample=2000).fit(data).describe()["mode"] == "sample"
-    with pytest.raises(InputError, match="interactions need fewer distinct"):
-        Logistic(interactions=True).fit(data)
+    monkeypatch.setattr(additive, "SAMPLE", 2000)
+    assert Logistic().fit(data).describe()["mode"] == "sample"
+    with pytest.raises(InputError, match="expected the log itself"):
+        Logistic().fit(replace(data, log=None))
 
 
 def test_feature_scores_are_the_linear_predictor_of_each_side():
@@ -109,11 +95,3 @@ def test_feature_scores_are_the_linear_predictor_of_each_side():
     found = (user[:, None] + item).ravel()
     assert np.corrcoef(found, truth)[0, 1] > 0.99
     assert feature_scores(Exposure(data.counts)) == (None, None)
-
-
-def test_options_are_checked():
-    for bad in ({"mode": "full"}, {"ridge": 0.0}, {"mode": "sample", "interactions": True}):
-        with pytest.raises(InputError):
-            Logistic(**bad)
-    with pytest.raises(InputError, match="needs the log itself"):
-        Logistic(mode="sample").fit(Exposure(small_exposure().counts))

@@ -5,8 +5,9 @@ import pytest
 
 from puidrec.data import on_disk
 from puidrec.errors import InputError
+from puidrec.exposure import rates
 from puidrec.exposure.base import Exposure, Rated
-from puidrec.exposure.naive_bayes import NaiveBayes
+from puidrec.exposure.rates import NaiveBayes
 from puidrec.testing.propensity import small_exposure
 
 
@@ -33,35 +34,34 @@ def test_recovers_exposure_that_depends_on_the_rating():
     np.testing.assert_allclose(p, by_level, rtol=0.08)
 
 
-def test_an_unknown_rating_gets_the_overall_rate_which_is_the_mean_over_ratings():
+def test_an_unknown_rating_gets_the_overall_rate_which_is_the_mean_over_ratings(monkeypatch):
+    monkeypatch.setattr(rates, "SMOOTHING", 1e-9)
     data, _ = selected()
-    fitted = NaiveBayes(smoothing=1e-9).fit(data)
+    fitted = NaiveBayes().fit(data)
     mean = fitted.predict(data.uniform.user, data.uniform.item, rating=data.uniform.rating).mean()
     overall = fitted.predict(np.zeros(1, int), np.zeros(1, int))[0]
     assert overall == pytest.approx(data.n_seen / data.n_pairs, rel=1e-3)
     assert overall == pytest.approx(mean, rel=1e-6)
 
 
-def test_the_harmonic_identity_of_the_log():
+def test_the_harmonic_identity_of_the_log(monkeypatch):
     """Σ over the log of 1/P(o|r) is |D| when nothing is smoothed: the weights rebuild the
     population."""
+    monkeypatch.setattr(rates, "SMOOTHING", 1e-9)
     data, _ = selected()
-    p = (
-        NaiveBayes(smoothing=1e-9)
-        .fit(data)
-        .predict(data.log.user, data.log.item, rating=data.log.rating)
-    )
+    p = NaiveBayes().fit(data).predict(data.log.user, data.log.item, rating=data.log.rating)
     assert (1 / p).sum() == pytest.approx(data.n_pairs, rel=1e-3)
 
 
-def test_smoothing_spreads_pseudo_ratings_evenly():
+def test_smoothing_spreads_pseudo_ratings_evenly(monkeypatch):
     """By hand: log 5, 5, 1 and uniform 1, 1, 5, 1 with two pseudo-ratings: shares (2, 3)/5 and (4,
     2)/6."""
+    monkeypatch.setattr(rates, "SMOOTHING", 2.0)
     user, item = np.array([0, 0, 1]), np.array([0, 1, 1])
     uniform = Rated(np.zeros(4, int), np.zeros(4, int), np.array([1.0, 1.0, 5.0, 1.0]))
     bins = {"user_bin": np.zeros(2, np.int32), "item_bin": np.zeros(3, np.int32)}
     data = Exposure.from_log(user, item, rating=np.array([5.0, 5.0, 1.0]), uniform=uniform, **bins)
-    p = NaiveBayes(smoothing=2.0).fit(data).predict(user[:2], item[:2], rating=np.array([1.0, 5.0]))
+    p = NaiveBayes().fit(data).predict(user[:2], item[:2], rating=np.array([1.0, 5.0]))
     np.testing.assert_allclose(p, [data.rate * 2 / 5 / (4 / 6), data.rate * 3 / 5 / (2 / 6)])
 
 
@@ -94,8 +94,6 @@ def test_without_uniform_rows_or_with_a_strange_rating_it_says_what_is_missing()
         )
     with pytest.raises(InputError, match="one rating per pair"):
         NaiveBayes().fit(data).predict(np.zeros(2, int), np.zeros(2, int), rating=np.array([3.0]))
-    with pytest.raises(InputError, match="smoothing"):
-        NaiveBayes(smoothing=0)
 
 
 def test_rows_are_counted_in_parts(monkeypatch):

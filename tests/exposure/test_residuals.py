@@ -115,7 +115,7 @@ def test_residuals_follow_hidden_traits_and_know_their_error(half_complete):
     simulation, evidence = half_complete
     phi = simulation.truth.matrix("phi").mean(axis=1)
     incomplete = evidence.users["mood"].is_null().to_numpy()
-    trace = pair_shift(evidence, "features").user
+    trace = pair_shift(evidence, "features")[1]
     assert np.corrcoef(trace.mean[incomplete], phi[incomplete])[0, 1] > 0.9
     assert np.abs(trace.mean[~incomplete]).mean() < 0.1  # recorded: nothing left to find
     error = trace.mean - phi
@@ -133,14 +133,6 @@ def test_features_too_fine_for_bins_are_hidden_from_cells_only():
     cleared = np.abs(exposure_residuals(evidence, "features")[0].mean).mean()
     assert cleared < 0.6 * np.abs(exposure_residuals(evidence, "cells")[0].mean).mean()
     assert cleared < 0.08
-
-
-def test_around_two_way_only_uncertainty_is_left(half_complete):
-    _, evidence = half_complete
-    shift = pair_shift(evidence, "two-way")
-    assert not shift.user.mean.any()
-    assert not shift.cell.any()
-    assert np.array_equal(shift.user.variance, exposure_residuals(evidence, "two-way")[0].variance)
 
 
 def test_shift_from_cell_rates_is_below_zero_where_traits_are_strong(half_complete):

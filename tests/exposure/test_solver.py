@@ -9,18 +9,16 @@ from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from puidrec.exposure.solver import (
+from puidrec.exposure.additive import (
     AdditiveProblem,
     ClassSide,
-    DegreeClasses,
     Parameters,
     Ridge,
-    Strata,
     calibrating_shift,
     centred,
-    fit_budget,
     minimise,
 )
+from puidrec.exposure.two_way import DegreeClasses, Strata, fit_budget
 
 RIDGE = Ridge(0.7, 1.3, 2.0, 0.1)
 

@@ -1,12 +1,13 @@
 """Propensities of the caller at and beyond the edge of (0, 1]: refused by row, or clipped and
 counted, never passed on.
 
-The documented limits: a log's column must lie in (0, 1] and is refused by row; a matrix or table is
-clipped at `min_propensity` (and at 1) in one place, which counts what it moved; NaN is refused
-everywhere.
+A log's column must lie in (0, 1] and is refused by row; what comes past it is clipped at
+`min_propensity` (and at 1) in one place, which counts what it moved; NaN is refused everywhere.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,7 @@ import pytest
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.exposure.base import Exposure
-from puidrec.exposure.given import Given
+from puidrec.exposure.rates import Given
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
 
@@ -95,16 +96,13 @@ def test_the_edges_train_every_method(
     ("value", "expected"),
     [(0.0, 1e-3), (-1.0, 1e-3), (1e-12, 1e-3), (-np.inf, 1e-3), (1.5, 1.0), (np.inf, 1.0)],
 )
-def test_a_matrix_is_clipped_and_what_was_moved_is_counted(
-    value: float, expected: float, log: pl.DataFrame
-) -> None:
+def test_what_is_clipped_is_counted(value: float, expected: float, log: pl.DataFrame) -> None:
     data = Dataset.from_frame(log, scale=(1, 5))
     split = data.split("rd", 0, select="none")
     user, item = split.train.user[:2], split.train.item[:2]
-    matrix = np.full((data.n_users, data.n_items), 0.4)
-    matrix[user[0], item[0]] = value
-    fitted = Given(matrix=matrix, low=1e-3).fit(
-        Exposure.from_rows(data, split.train, split.propensity)
-    )
+    seen = Exposure.from_rows(data, split.train, split.propensity)
+    column = np.full(len(data.logged), 0.4)
+    column[(data.logged.user == user[0]) & (data.logged.item == item[0])] = value
+    fitted = Given(low=1e-3).fit(replace(seen, given=column))
     assert fitted.predict(user, item).tolist() == [expected, 0.4]
     assert fitted.describe()["share_clipped"] == pytest.approx(1 / len(split.train))

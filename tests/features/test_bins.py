@@ -173,7 +173,6 @@ def test_without_features_there_is_one_bin():
     for bins in (
         bin_side(None, id_column="user_id", n_entities=7),
         bin_side(pl.DataFrame({"user_id": np.arange(7)}), id_column="user_id"),
-        bin_side(table(7), id_column="user_id", exclude=["sex", "job", "age", "posts"]),
     ):
         assert (bins.codes.tolist(), bins.labels, bins.columns) == ([0] * 7, ("all",), ())
     with pytest.raises(InputError, match="n_entities"):
@@ -188,11 +187,10 @@ def test_without_features_there_is_one_bin():
         pl.Series("number", np.random.default_rng(0).permutation(20) + 100.0),
     ],
 )
-def test_ids_are_refused_and_can_be_excluded(column):
+def test_ids_are_refused(column):
     frame = pl.DataFrame({"user_id": np.arange(20), "sex": ["f", "m"] * 10}).with_columns(column)
     with pytest.raises(InputError, match=f"{column.name}.*cannot be a feature"):
         bin_side(frame, id_column="user_id")
-    assert bin_side(frame, id_column="user_id", exclude=[column.name]).columns == ("sex",)
 
 
 def test_distinct_measurements_are_not_ids():

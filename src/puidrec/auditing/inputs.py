@@ -38,11 +38,10 @@ from puidrec.auditing.yardsticks import group_calibration
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError
-from puidrec.exposure.calibrate import Calibration
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.certify import with_checks
 from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
-from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.evidence import Calibration, Evidence
 from puidrec.exposure.gamma import Gamma, GammaSpec
 from puidrec.exposure.tilt import MIN_ROWS, TiltFit, fit_tilt, tilt_rows
 from puidrec.rng import Rng

@@ -18,8 +18,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.errors import InputError
-from puidrec.exposure.calibrate import Calibration, calibrate
-from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.evidence import Calibration, Evidence, calibrate
 
 TIMES = 2.0
 """How many features like the strongest a robust lead must survive, hidden together."""
@@ -97,17 +96,7 @@ def group_calibration(
             )
     if not wanted:
         return None
-    user, item = evidence.log
-    found = calibrate(
-        user,
-        item,
-        evidence.users,
-        evidence.items,
-        n_users=evidence.counts.n_users,
-        n_items=evidence.counts.n_items,
-        groups=wanted,
-        exclude=evidence.exclude,
-    )
+    found = calibrate(evidence, wanted)
     whole = {
         name: side for side, name in ALL.items()
     }  # a column may have the same name on both sides

@@ -255,7 +255,7 @@ def _alone(job: Job, data: Data) -> Ended:
         (ended,) = joblib.Parallel(n_jobs=2, backend="loky")([call])
     except BrokenProcessPool:
         return job, DIED, ""
-    return ended  # type: ignore[no-any-return]
+    return ended
 
 
 # One job

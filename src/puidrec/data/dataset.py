@@ -167,12 +167,8 @@ class Interactions:
     def to_matrix(self) -> Matrix:
         """The ratings as a SciPy CSR matrix, users × items in the order of their codes; ratings of
         0 stay stored."""
-        row_start = np.concatenate(
-            [[0], np.cumsum(np.bincount(self.user, minlength=len(self.users)))]
-        )
-        return sparse.csr_array(
-            (self.rating, self.item, row_start), shape=(len(self.users), len(self.items))
-        )
+        shape = len(self.users), len(self.items)
+        return sparse.csr_array((self.rating, self.item, row_starts(self.user, shape[0])), shape)
 
 
 @dataclass(frozen=True)

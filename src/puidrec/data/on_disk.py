@@ -37,7 +37,7 @@ from puidrec.data.schema import (
     require_columns,
     short_reason,
 )
-from puidrec.data.tables import OverlapRule
+from puidrec.data.tables import OverlapRule, row_starts
 from puidrec.errors import InputError
 
 COLUMNS = {"user": np.dtype(np.int32), "item": np.dtype(np.int32), "rating": np.dtype(np.float32)}
@@ -394,7 +394,7 @@ def _distribute(source: ParquetLog, data: Dataset, shard_of: np.ndarray, files: 
             rows["rating"] = batch["rating"].to_numpy()
             shard = shard_of[rows["user"]]
             rows = rows[np.argsort(shard, kind="stable")]
-            edges = np.concatenate([[0], np.cumsum(np.bincount(shard, minlength=len(streams)))])
+            edges = row_starts(shard, len(streams))
             for stream, start, stop in zip(streams, edges[:-1], edges[1:], strict=True):
                 stream.write(rows[start:stop].data)
 

@@ -65,7 +65,8 @@ class Protocol:
 
 
 _JUST_ABOVE_3 = float(np.nextafter(3.0, 4.0)) + 1e-6
-_JUST_BELOW_4, _JUST_BELOW_3 = 4.0 - 1e-6, 3.0 - 1e-6
+_FOUR_STARS, _THREE_STARS = (4.0, 4.0 - 1e-6), (3.0, 3.0 - 1e-6)
+"""Positive from here on, else negative."""
 
 _KUAIRAND = "Load it with --data kuairand (label is_click, or --set data.label=long_view)."
 _DAY, _1_MAY = 86_400_000, 1_651_334_400_000
@@ -76,8 +77,7 @@ PROTOCOLS = {
     for protocol in (
         Protocol(
             "rd",
-            4.0,
-            _JUST_BELOW_4,
+            *_FOUR_STARS,
             "4 and 5 stars are positive, the rest negative (public RD code)",
         ),
         Protocol(
@@ -86,13 +86,10 @@ PROTOCOLS = {
             2.0,
             "above 3 positive, 2 and below negative, 3 dropped (as printed)",
         ),
-        Protocol(
-            "ge3", 3.0, _JUST_BELOW_3, "3 stars and above positive (what the paper's figures fit)"
-        ),
+        Protocol("ge3", *_THREE_STARS, "3 stars and above positive (what the paper's figures fit)"),
         Protocol(
             "cvib",
-            3.0,
-            _JUST_BELOW_3,
+            *_THREE_STARS,
             "3 stars and above positive, all uniform rows are test, NDCG = 1 for users without a positive (CVIB)",
             propensity_share=0.0,
             validation_share=0.0,
@@ -100,23 +97,20 @@ PROTOCOLS = {
         ),
         Protocol(
             "idcf",
-            4.0,
-            _JUST_BELOW_4,
+            *_FOUR_STARS,
             "4 and 5 stars positive, 30 % of uniform rows validate, 70 % test (iDCF)",
             propensity_share=0.0,
             validation_share=0.3,
         ),
         Protocol(
             "unlogged",
-            4.0,
-            _JUST_BELOW_4,
+            *_FOUR_STARS,
             "as rd, but only pairs that were never logged are ranked",
             unlogged=True,
         ),
         Protocol(
             "big-small",
-            4.0,
-            _JUST_BELOW_4,
+            *_FOUR_STARS,
             "KuaiRec: the platform's log (big matrix) trains, the small matrix tests",
             propensity_share=0.0,
             validation_share=0.0,
@@ -125,24 +119,21 @@ PROTOCOLS = {
         ),
         Protocol(
             "temporal",
-            4.0,
-            _JUST_BELOW_4,
+            *_FOUR_STARS,
             "4 and 5 stars positive, the latest 10 % of the log test, the 10 % before "
             "them validate; all unseen items are ranked",
             order="time",
         ),
         Protocol(
             "leave-last-out",
-            4.0,
-            _JUST_BELOW_4,
+            *_FOUR_STARS,
             "4 and 5 stars positive, the last row of each user tests, the one "
             "before validates; all unseen items are ranked",
             order="last",
         ),
         Protocol(
             "kuairand-random",
-            4.0,
-            _JUST_BELOW_4,
+            *_FOUR_STARS,
             "KuaiRand: the log before 1 May trains; random rows before "
             "calibrate, of 1 to 4 May validate, of 5 to 8 May test",
             order="dates",
@@ -153,8 +144,7 @@ PROTOCOLS = {
         ),
         Protocol(
             "kuairand-standard",
-            4.0,
-            _JUST_BELOW_4,
+            *_FOUR_STARS,
             "KuaiRand: the log of 8 to 21 April trains, of 22 to 28 April "
             "validates, of 29 April to 8 May tests",
             order="dates",

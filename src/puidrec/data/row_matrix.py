@@ -23,6 +23,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, svds
 
 from puidrec.data.on_disk import Scratch
+from puidrec.rng import GOLDEN, mix64
 
 
 def user_blocks(row_start: np.ndarray, max_pairs: int) -> list[tuple[int, int]]:
@@ -86,12 +87,12 @@ class Part(NamedTuple):
     @property
     def item(self) -> np.ndarray:
         """Item of each value."""
-        return np.asarray(self.matrix.indices)
+        return self.matrix.indices
 
     @property
     def values(self) -> np.ndarray:
         """The values, by user."""
-        return np.asarray(self.matrix.data)
+        return self.matrix.data
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +187,7 @@ class RowMatrix:
         return np.concatenate([part.matrix @ x for part in self.parts()])
 
     def _turned(self, x: np.ndarray) -> np.ndarray:
-        total: np.ndarray = sum(part.matrix.T @ x[part.users] for part in self.parts())
-        return total
+        return sum(part.matrix.T @ x[part.users] for part in self.parts())
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
@@ -196,7 +196,6 @@ class RowMatrix:
 
 
 ROUNDS = 3
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 Keys = tuple[np.ndarray, np.ndarray]
 """A number of 64 bits per user and per item, as random as a hash."""
 
@@ -207,19 +206,19 @@ def entity_keys(
     """What users and items did, as numbers; `known`: keys of theirs from elsewhere, which count
     too."""
     users_known, items_known = known or (np.uint64(0), np.uint64(0))
-    users = _mixed(np.diff(ratings.row_start).astype(np.uint64) + users_known)
+    users = mix64(np.diff(ratings.row_start).astype(np.uint64) + users_known)
     items = np.zeros(ratings.n_items, np.uint64)
     for _ in range(rounds):
         totals = np.zeros(ratings.n_items, np.uint64)
         for part in ratings.parts():  # uint64 sums are modulo 2⁶⁴: exact in any order
-            own = _mixed(_values(part, seed) + _ODD * part.of_users(users))
+            own = mix64(_values(part, seed) + GOLDEN * part.of_users(users))
             np.add.at(totals, part.item, own)
-        items = _mixed(totals + items_known)
+        items = mix64(totals + items_known)
         sums = [
-            _sums(_mixed(_values(part, seed) + _ODD * items[part.item]), part.matrix.indptr)
+            _sums(mix64(_values(part, seed) + GOLDEN * items[part.item]), part.matrix.indptr)
             for part in ratings.parts()
         ]
-        users = _mixed(np.concatenate(sums) + users_known)
+        users = mix64(np.concatenate(sums) + users_known)
     return users, items
 
 
@@ -227,7 +226,7 @@ def row_hashes(ratings: RowMatrix, seed: int, known: Keys | None = None) -> np.n
     """A 64-bit hash of each row of a log."""
     users, items = entity_keys(ratings, seed, known)
     hashes = [
-        _mixed(_values(part, seed) ^ _mixed(part.of_users(users)) ^ (_ODD * items[part.item]))
+        mix64(_values(part, seed) ^ mix64(part.of_users(users)) ^ (GOLDEN * items[part.item]))
         for part in ratings.parts()
     ]
     return np.concatenate(hashes)
@@ -236,18 +235,10 @@ def row_hashes(ratings: RowMatrix, seed: int, known: Keys | None = None) -> np.n
 def _values(part: Part, seed: int) -> np.ndarray:
     """Hashes of the ratings."""
     bits = np.ascontiguousarray(part.values, dtype=np.float64).view(np.uint64)
-    return _mixed(bits ^ _mixed(np.array([seed], dtype=np.uint64) + _ODD))
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser: every bit of the result depends on every bit of x."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
+    return mix64(bits ^ mix64(np.array([seed], dtype=np.uint64) + GOLDEN))
 
 
 def _sums(values: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Σ of each run of values, modulo 2⁶⁴; 0 where a run is empty."""
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)])
-    return np.asarray(total[start[1:]] - total[start[:-1]])
+    return total[start[1:]] - total[start[:-1]]

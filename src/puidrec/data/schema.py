@@ -204,8 +204,7 @@ class RatingScale:
     def of_unit(self, unit: np.ndarray) -> np.ndarray:
         """The inverse of `unit`, also for predictions beyond [0, 1]; in their own type."""
         width, low = unit.dtype.type(self.high - self.low), unit.dtype.type(self.low)
-        rating: np.ndarray = unit * width + low
-        return rating
+        return unit * width + low
 
     def stars(self, rating: np.ndarray) -> np.ndarray:
         """Map ratings to 1..5, rounded so that a level of the scale is exactly a level of the

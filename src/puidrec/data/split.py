@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.on_disk import StoredInteractions, row_slices
+from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.row_matrix import RowMatrix, entity_keys, row_hashes
 from puidrec.data.schema import check_choice
-from puidrec.data.tables import Overlap
+from puidrec.data.tables import Overlap, row_starts
 from puidrec.errors import FutureRowsWarning, InputError
 from puidrec.rng import Rng, generator
 
@@ -114,7 +114,9 @@ def split_dataset(
                 hint="Give uniform interactions, or leave add_uniform out.",
             )
         share = rule.logged_validation_share
-        return _split_of_log(data, rule, seed, *divide(data.logged, (share, share)))
+        validation, test, train = divide(data.logged, (share, share))
+        _warn_of_future(train, test)
+        return _split(data, rule, seed, train, None, validation, test, "logged", "logged")
     propensity, validation, test = divide(
         data.uniform, (rule.propensity_share, rule.validation_share)
     )
@@ -123,29 +125,28 @@ def split_dataset(
     if select == "observational" or not rule.validation_share:
         validation, _, train = divide(data.logged, (rule.logged_validation_share, 0.0), "hold-out")
         selection = "logged"
-    if add_uniform:
-        train = _union(train, propensity)
-    parts = (
-        train.labelled(rule),
-        propensity.labelled(rule),
-        validation.labelled(rule),
-        test.labelled(rule),
-    )
-    return Split(*parts, rule, seed, "uniform", selection, add_uniform, data.overlap)
+    parts = train, propensity, validation, test
+    return _split(data, rule, seed, *parts, "uniform", selection, add_uniform)
 
 
-def _split_of_log(
+def _split(
     data: Dataset,
     rule: Protocol,
     seed: int,
+    train: Interactions,
+    uniform: Interactions | None,
     validation: Interactions,
     test: Interactions,
-    train: Interactions,
+    evaluation: Regime,
+    selection: Regime,
+    add_uniform: bool = False,
 ) -> Split:
-    """Rows of the log alone."""
-    _warn_of_future(train, test)
-    parts = (train.labelled(rule), None, validation.labelled(rule), test.labelled(rule))
-    return Split(*parts, rule, seed, "logged", "logged", overlap=data.overlap)
+    """The parts with their labels; uniform rows that are to train join the log."""
+    if add_uniform and uniform is not None:
+        train = _union(train, uniform)
+    fitted = None if uniform is None else uniform.labelled(rule)
+    parts = train.labelled(rule), fitted, validation.labelled(rule), test.labelled(rule)
+    return Split(*parts, rule, seed, evaluation, selection, add_uniform, data.overlap)
 
 
 def split_without_test(data: Dataset, seed: int, *, select: Selection = "uniform") -> Split:
@@ -179,28 +180,20 @@ def _split_by_time(data: Dataset, rule: Protocol, seed: int, add_uniform: bool) 
             found=f"{np.unique(time).size:,} different timestamps in {time.size:,} rows",
             hint="Give a longer log, or take --protocol rd.",
         )
-    if add_uniform and uniform is not None:
-        train = _union(train, uniform)
-    parts = (
-        train.labelled(rule),
-        None if uniform is None else uniform.labelled(rule),
-        validation.labelled(rule),
-    )
-    return Split(
-        *parts, test.labelled(rule), rule, seed, "logged", "logged", add_uniform, data.overlap
-    )
+    parts = train, uniform, validation, test
+    return _split(data, rule, seed, *parts, "logged", "logged", add_uniform)
 
 
 def _split_by_dates(data: Dataset, rule: Protocol, seed: int) -> Split:
     """Cut at two times: before, between, after. Uniform rows are cut likewise where they test, else
     all calibrate."""
     time, (middle, late) = _times(data.logged, rule), rule.cuts
-    train, regime = data.logged.take(time < middle), "logged"
+    train, uniform = data.logged.take(time < middle), data.uniform
+    regime: Regime = "logged"
     validation, test = (
         data.logged.take((time >= middle) & (time < late)),
         data.logged.take(time >= late),
     )
-    uniform = data.uniform
     if rule.tests_uniform:
         if uniform is None:
             raise InputError(
@@ -217,9 +210,7 @@ def _split_by_dates(data: Dataset, rule: Protocol, seed: int) -> Split:
         raise InputError(
             f"protocol {rule.name} leaves no rows to {word} on", found="rows of other dates"
         )
-    calibrating = None if uniform is None else uniform.labelled(rule)
-    parts = (train.labelled(rule), calibrating, validation.labelled(rule), test.labelled(rule))
-    return Split(*parts, rule, seed, regime, regime, overlap=data.overlap)  # type: ignore[arg-type]
+    return _split(data, rule, seed, train, uniform, validation, test, regime, regime)
 
 
 def _times(rows: Interactions, rule: Protocol) -> np.ndarray:
@@ -278,7 +269,7 @@ def _warn_of_future(train: Interactions, test: Interactions) -> None:
         return
     first, last = test.frame["timestamp"].min(), train.frame["timestamp"].max()
     if first is not None and last is not None and last > first:  # type: ignore[operator]
-        warnings.warn(FUTURE, FutureRowsWarning, stacklevel=4)
+        warnings.warn(FUTURE, FutureRowsWarning, stacklevel=3)
 
 
 def _require_log(data: Dataset, rule: Protocol) -> None:
@@ -342,10 +333,7 @@ def _content_order(data: Dataset, rows: Interactions, seed: int) -> np.ndarray |
         return None
 
     def matrix(of: Interactions) -> RowMatrix:
-        counts = sum(
-            np.bincount(of.user[part], minlength=data.n_users) for part in row_slices(len(of))
-        )
-        row_start = np.append(0, np.cumsum(counts))
+        row_start = row_starts(of.user, data.n_users)
         if isinstance(of, StoredInteractions):
             return RowMatrix(row_start, of.item, of.rating, data.n_items, PAIRS, of.scratch)
         return RowMatrix(row_start, of.item, of.rating, data.n_items)

@@ -30,14 +30,14 @@ from scipy.special import log_ndtr
 
 from puidrec.atomic import atomic_folder, refuse_other_files, write_json
 from puidrec.data.dataset import Dataset
-from puidrec.data.simulator.truth import PROBIT_SCALE, Truth
-from puidrec.data.simulator.worlds import (
+from puidrec.data.simulator.population import (
     WORLDS,
     SimulatedWorld,
     SimulationOptions,
     check_numbers,
     get_world,
 )
+from puidrec.data.simulator.truth import PROBIT_SCALE, Truth
 from puidrec.errors import InputError
 from puidrec.rng import Rng, derive_seed, generator
 
@@ -301,15 +301,13 @@ class Buckets:
     @property
     def first(self) -> np.ndarray:
         """One member of each bucket, to read what all its members share."""
-        member: np.ndarray = self.members[self.start]
-        return member
+        return self.members[self.start]
 
     def pick(self, bucket: np.ndarray, uniform: np.ndarray) -> np.ndarray:
         """A member of each given bucket, by a uniform draw."""
         count = self.count[bucket]
         offset = np.minimum((uniform * count).astype(np.int64), count - 1)
-        member: np.ndarray = self.members[self.start[bucket] + offset]
-        return member
+        return self.members[self.start[bucket] + offset]
 
 
 def make_buckets(members: np.ndarray, key: np.ndarray, logit: np.ndarray) -> Buckets:
@@ -426,12 +424,10 @@ class ExposureSampler:
         if self._amplitude.any():
             z += self._amplitude[user] * self._truth.pair_hidden(user, item)
         kept = rng.random(bucket.size) * np.repeat(ceiling.ravel(), points) < _rate(z, probit)
-        key: np.ndarray = user[kept] * np.int64(self._truth.options.n_items) + item[kept]
-        return key
+        return user[kept] * np.int64(self._truth.options.n_items) + item[kept]
 
 
 def _rate(z: np.ndarray, probit: bool) -> np.ndarray:
     """−log(1 − p), the Poisson rate with P(at least one) = p; for a logit softplus(z), z is at most
     about 20 here."""
-    rate: np.ndarray = -log_ndtr(-PROBIT_SCALE * z) if probit else np.log1p(np.exp(z))
-    return rate
+    return -log_ndtr(-PROBIT_SCALE * z) if probit else np.log1p(np.exp(z))

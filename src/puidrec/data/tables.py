@@ -337,12 +337,12 @@ def require_fresh(
         )
 
 
-def row_starts(user: np.ndarray, n_users: int, chunk: int = 1 << 20) -> np.ndarray:
-    """Rows of a log before each user, and all of them, [users + 1]; some rows at a time, for logs
-    on disk."""
-    count = np.zeros(n_users, np.int64)
-    for start in range(0, user.size, chunk):
-        count += np.bincount(user[start : start + chunk], minlength=n_users)
+def row_starts(code: np.ndarray, n: int, chunk: int = 1 << 20) -> np.ndarray:
+    """Rows of all smaller codes, of each code below n and of n itself, [n + 1]: where the rows of a
+    user start in a log sorted by user. Some rows at a time, for logs on disk."""
+    count = np.zeros(n, np.int64)
+    for start in range(0, code.size, chunk):
+        count += np.bincount(code[start : start + chunk], minlength=n)
     return np.concatenate([[0], np.cumsum(count)])
 
 

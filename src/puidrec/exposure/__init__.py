@@ -7,28 +7,28 @@ from collections.abc import Callable
 from typing import Any
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import Clipped, Exposure, Propensity, Rated
+from puidrec.exposure.base import Clipped, Exposure, FittedPropensity, Rated
 from puidrec.plugins import Registry, named
 
 __all__ = [
     "PROPENSITIES",
     "Clipped",
     "Exposure",
-    "Propensity",
+    "FittedPropensity",
     "Rated",
     "clip",
     "make_propensity",
     "require_propensity",
 ]
 
-_BUILT_IN: dict[str, str | Callable[..., Propensity]] = {
-    "cells": "puidrec.exposure.cells:Cells",
-    "logistic": "puidrec.exposure.logistic:Logistic",
+_BUILT_IN: dict[str, str | Callable[..., FittedPropensity]] = {
+    "cells": "puidrec.exposure.rates:Cells",
+    "logistic": "puidrec.exposure.additive:Logistic",
     "two-way": "puidrec.exposure.two_way:TwoWay",
     "balanced": "puidrec.exposure.balancing:Balanced",
     "kernel": "puidrec.exposure.balancing:Kernel",
-    "naive-bayes": "puidrec.exposure.naive_bayes:NaiveBayes",
-    "given": "puidrec.exposure.given:Given",
+    "naive-bayes": "puidrec.exposure.rates:NaiveBayes",
+    "given": "puidrec.exposure.rates:Given",
 }
 PROPENSITIES = Registry(
     "puidrec.propensities",
@@ -47,11 +47,11 @@ def require_propensity(name: str) -> None:
         )
 
 
-def make_propensity(name: str, **options: Any) -> Propensity:
+def make_propensity(name: str, **options: Any) -> FittedPropensity:
     """Build an unfitted propensity by name; options are those of its constructor."""
     require_propensity(name)
     try:
-        propensity: Propensity = named(PROPENSITIES[name])(**options)
+        propensity: FittedPropensity = named(PROPENSITIES[name])(**options)
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise

@@ -19,8 +19,8 @@ from scipy.special import expit, logit
 
 from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
-from puidrec.exposure.base import DEFAULT_LOW, Exposure, FittedPropensity
-from puidrec.rng import Rng, generator
+from puidrec.exposure.base import Exposure, FittedPropensity
+from puidrec.rng import generator
 
 MEAN_PAIRS = 500_000
 """Pairs over which a mean that does not split is taken; all pairs of a smaller population."""
@@ -28,8 +28,10 @@ BALANCED_ROWS = 200_000
 """Logged rows whose kernels are balanced; of a longer log, evenly spaced ones."""
 STEEPEST = 30.0
 """Log-odds beyond which an exponential is not followed."""
-
-
+STRENGTH, RIDGE = 1.0, 1.0
+"""Of `balanced`: weight of the balance, and L2 of β."""
+ANCHORS = 10
+"""Random pairs around which `kernel` balances."""
 SLACK = 1e-8
 """Least v, in units of the moment's own variance: where no weights reach a target, they come near
 it."""
@@ -46,7 +48,7 @@ class Tilt(NamedTuple):
     def factor(self, moments: np.ndarray) -> np.ndarray:
         """w/b of pairs with these moments, [pairs, moments] or [pairs] where there is one."""
         rows = moments[:, None] if moments.ndim == 1 else moments
-        return np.asarray(np.exp(self.log_scale - rows @ self.eta))
+        return np.exp(self.log_scale - rows @ self.eta)
 
 
 def entropy_balance(
@@ -147,15 +149,17 @@ class PairColumns:
         """Users and items."""
         return self.users.shape[0], self.items.shape[0]
 
-    def some_pairs(self, rng: Rng, most: int = MEAN_PAIRS) -> tuple[np.ndarray, np.ndarray]:
+    @property
+    def n_pairs(self) -> int:
+        """All pairs."""
+        return self.shape[0] * self.shape[1]
+
+    def some_pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """All pairs of a small population, random ones of a large one."""
-        n_pairs, n_items = self.shape[0] * self.shape[1], self.shape[1]
-        pair = (
-            np.arange(n_pairs)
-            if n_pairs <= most
-            else generator(rng, "all pairs").integers(n_pairs, size=most)
-        )
-        return pair // n_items, pair % n_items
+        pair = np.arange(min(self.n_pairs, MEAN_PAIRS))
+        if self.n_pairs > MEAN_PAIRS:
+            pair = generator(0, "all pairs").integers(self.n_pairs, size=MEAN_PAIRS)
+        return pair // self.shape[1], pair % self.shape[1]
 
 
 def _scaled(features: sparse.csr_array | None, degree: np.ndarray) -> sparse.csr_array:
@@ -181,34 +185,16 @@ class Balanced(FittedPropensity):
     balancing for recommendation", ICML 2023). Since 1/(1 − p) = 1 + exp(c + βᵀx) splits into users
     and items, the balance is exact
     over all pairs. Assumed: the functions to balance are the columns of x, centred, so that the
-    number of seen pairs is left to the likelihood. strength = 0 is logistic regression on x.
+    number of seen pairs is left to the likelihood. Without strength it is logistic regression on x.
     """
 
     name = "balanced"
 
-    def __init__(
-        self, *, strength: float = 1.0, ridge: float = 1.0, rng: Rng = 0, low: float = DEFAULT_LOW
-    ) -> None:
-        super().__init__(low=low)
-        if not (strength >= 0 and ridge > 0):
-            raise InputError(
-                "strength or ridge out of range",
-                found=(strength, ridge),
-                expected="strength >= 0 and ridge > 0",
-            )
-        self.strength, self.ridge, self.rng = strength, ridge, rng
-
     def _fit(self, data: Exposure) -> None:
-        problem = BalanceProblem(
-            PairColumns.of(data, self.name), self.strength, self.ridge, self.rng
-        )
-        start = np.zeros(1 + sum(problem.widths))
-        start[0] = logit(data.rate)
-        for strength in (
-            0.0,
-            self.strength,
-        ):  # likelihood first: far from it, 1/p is too steep to walk down
-            problem.strength = strength
+        problem = BalanceProblem(PairColumns.of(data, self.name), 0.0)
+        start = np.append(logit(data.rate), np.zeros(sum(problem.widths)))
+        # likelihood first: far from it, 1/p is too steep to walk down
+        for problem.strength in (0.0, STRENGTH):
             found = minimize(
                 problem.value,
                 start,
@@ -222,12 +208,12 @@ class Balanced(FittedPropensity):
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
         constant, user, item = self.score_
-        return np.asarray(expit(constant + user[users] + item[items]))
+        return expit(constant + user[users] + item[items])
 
     def _details(self) -> dict[str, Any]:
         return {
-            "strength": self.strength,
-            "ridge": self.ridge,
+            "strength": STRENGTH,
+            "ridge": RIDGE,
             "largest_imbalance": self.imbalance_,
         }
 
@@ -235,12 +221,12 @@ class Balanced(FittedPropensity):
 class BalanceProblem:
     """The objective of `Balanced` and its gradient, in the parameters (c, β of users, β of items)."""
 
-    def __init__(self, columns: PairColumns, strength: float, ridge: float, rng: Rng) -> None:
-        self.columns, self.strength, self.ridge = columns, strength, ridge
+    def __init__(self, columns: PairColumns, strength: float) -> None:
+        self.columns, self.strength = columns, strength
         self.widths = columns.users.shape[1], columns.items.shape[1]
-        self.n_pairs = columns.shape[0] * columns.shape[1]
+        self.n_pairs = columns.n_pairs
         self.means = [np.asarray(x.mean(0)).ravel() for x in (columns.users, columns.items)]
-        self.pairs = columns.some_pairs(rng)
+        self.pairs = columns.some_pairs()
         self.degrees = [
             np.bincount(code, minlength=n).astype(np.float64)
             for code, n in zip((columns.user, columns.item), columns.shape, strict=True)
@@ -265,7 +251,7 @@ class BalanceProblem:
         loss = (
             np.mean(np.logaddexp(0.0, eta))
             - seen / self.n_pairs
-            + 0.5 * self.ridge * (beta @ beta) / self.n_pairs
+            + 0.5 * RIDGE * (beta @ beta) / self.n_pairs
         )
         chance = expit(eta) / eta.size
         slopes = [
@@ -280,9 +266,9 @@ class BalanceProblem:
             slopes = [a + b for a, b in zip(slopes, own, strict=True)]
             slope_c += float(own[0].sum())
         parts = [self.columns.users.T @ slopes[0], self.columns.items.T @ slopes[1]]
-        return float(loss), np.concatenate(
-            [[slope_c], *parts]
-        ) + self.ridge / self.n_pairs * np.append(0.0, beta)
+        return float(loss), np.concatenate([[slope_c], *parts]) + RIDGE / self.n_pairs * np.append(
+            0.0, beta
+        )
 
     def _moments(
         self, constant: float, user: np.ndarray, item: np.ndarray
@@ -341,17 +327,11 @@ class Kernel(FittedPropensity):
 
     name = "kernel"
 
-    def __init__(self, *, anchors: int = 10, rng: Rng = 0, low: float = DEFAULT_LOW) -> None:
-        super().__init__(low=low)
-        if not 1 <= anchors <= 1000:
-            raise InputError("anchors out of range", found=anchors, expected="1 to 1000")
-        self.anchors, self.rng = anchors, rng
-
     def _fit(self, data: Exposure) -> None:
         columns = PairColumns.of(data, self.name)
-        random = generator(self.rng, "anchors")
+        random = generator(0, "anchors")
         self.user_kernel_, self.item_kernel_ = (
-            gaussian_kernels(x, random.integers(x.shape[0], size=self.anchors))
+            gaussian_kernels(x, random.integers(x.shape[0], size=ANCHORS))
             for x in (columns.users, columns.items)
         )
         step = -(-columns.user.size // BALANCED_ROWS)
@@ -366,11 +346,11 @@ class Kernel(FittedPropensity):
 
     def _scale(self, columns: PairColumns, n_seen: float) -> float:
         """Σ_D min(p, 1) is the number of seen pairs."""
-        users, items = columns.some_pairs(self.rng)
+        users, items = columns.some_pairs()
         log_p = np.concatenate(
             [self._log_odds(users[part], items[part]) for part in row_slices(users.size)]
         )
-        goal = min(n_seen / (columns.shape[0] * columns.shape[1]), 1.0)
+        goal = min(n_seen / columns.n_pairs, 1.0)
 
         def excess(shift: float) -> float:
             return float(np.mean(np.exp(np.minimum(log_p + shift, 0.0)))) - goal
@@ -379,16 +359,16 @@ class Kernel(FittedPropensity):
         return float(brentq(excess, low, high)) if excess(high) > 0.0 else float(high)
 
     def _kernels(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        return np.asarray(self.user_kernel_[users] * self.item_kernel_[items])
+        return self.user_kernel_[users] * self.item_kernel_[items]
 
     def _log_odds(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        return np.asarray(self._kernels(users, items) @ self.eta_)
+        return self._kernels(users, items) @ self.eta_
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
-        return np.asarray(np.exp(np.minimum(self._log_odds(users, items) + self.log_scale_, 0.0)))
+        return np.exp(np.minimum(self._log_odds(users, items) + self.log_scale_, 0.0))
 
     def _details(self) -> dict[str, Any]:
-        return {"anchors": self.anchors}
+        return {"anchors": ANCHORS}
 
 
 def gaussian_kernels(columns: sparse.csr_array, anchors: np.ndarray) -> np.ndarray:

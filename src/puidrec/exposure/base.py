@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -17,7 +17,7 @@ from puidrec.features.counts import ExposureCounts, check_pairs
 from puidrec.features.encode import exposure_design
 
 if TYPE_CHECKING:
-    from puidrec.data.dataset import Dataset, IdMap, Interactions
+    from puidrec.data.dataset import Dataset, Interactions
 
 
 DEFAULT_LOW = 1e-6
@@ -29,7 +29,7 @@ Values = TypeVar("Values", bound=Any)
 
 def clip_values(p: Values, low: float, high: float = 1.0) -> Values:
     """Propensities moved into [low, high]: arrays, and tensors of a model that learns them."""
-    return p.clip(low, high)  # type: ignore[no-any-return]
+    return p.clip(low, high)
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,6 @@ class Exposure:
     given_pairs: tuple[np.ndarray, np.ndarray] | None = None
     """Users and items that `given` speaks of: all logged rows, held-out ones included; None: the
     rows of `log`."""
-    ids: tuple[IdMap, IdMap] | None = None
-    """The caller's ids, to read files written in them."""
 
     @classmethod
     def from_log(
@@ -161,7 +159,6 @@ class Exposure:
             uniform_unseen=data.overlap.dropped > 0,
             given=data.logged.propensity,
             given_pairs=(data.logged.user, data.logged.item),
-            ids=(data.user_ids, data.item_ids),
         )
 
     @property
@@ -180,37 +177,16 @@ class Exposure:
         return (self.n_seen + 0.5) / (self.n_pairs + 1.0)
 
 
-@runtime_checkable
-class Propensity(Protocol):
-    """P(o = 1 | what is known of the pair), fitted once, asked for any pairs."""
-
-    uses_uniform: bool
-    """Whether fitting looks at uniform rows; reports say so."""
-
-    def fit(self, data: Exposure) -> Self:
-        """Learn from the seen and unseen pairs."""
-        ...
-
-    def predict(
-        self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to
-        `naive-bayes` only."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """What a report should say of it: name, parameters, use of uniform data, share clipped."""
-        ...
-
-
 class FittedPropensity(ABC):
-    """Checks before, clipping after: a propensity writes `_fit` and `_raw` and gets the rest here.
+    """P(o = 1 | what is known of the pair), fitted once, asked for any pairs. Checks before, clipping
+    after: a propensity writes `_fit` and `_raw` and gets the rest here.
 
     Inherited rather than composed because the order (check, compute, clip) is what must not vary.
     """
 
     name: str
     uses_uniform: bool = False
+    """Whether fitting looks at uniform rows; reports say so."""
 
     def __init__(self, *, low: float = DEFAULT_LOW) -> None:
         check_limits(low)
@@ -258,7 +234,8 @@ class FittedPropensity(ABC):
     def predict(
         self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None
     ) -> np.ndarray:
-        """Propensities in (0, 1] of pairs given as codes."""
+        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to `naive-bayes`
+        only."""
         return self.predict_clipped(users, items, rating).values
 
     def predict_clipped(

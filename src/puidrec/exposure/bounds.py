@@ -41,12 +41,6 @@ class Bounds:
         tolerance = 1e-12 * self.b
         return (weight >= self.a - tolerance) & (weight <= self.b + tolerance)
 
-    @property
-    def log_width(self) -> np.ndarray:
-        """log b - log a: 0 where Γ = 1."""
-        width: np.ndarray = np.log(self.b) - np.log(self.a)
-        return width
-
 
 def bounds(propensity: np.ndarray, gamma: np.ndarray | float) -> Bounds:
     """The box of `eq:bound_ab` (one Γ) and `eq:aui_bui` (Γ per pair): a = 1 + (1/p - 1)/Γ, b = 1 +
@@ -115,8 +109,7 @@ class Gamma(ABC):
 
     def at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Γ of pairs of codes, float64."""
-        value: np.ndarray = np.exp(self.log_at(users, items))
-        return value
+        return np.exp(self.log_at(users, items))
 
     def sample(self, n: int, rng: Rng = 0) -> np.ndarray:
         """Γ of n pairs drawn uniformly from D, for histograms and quantiles."""
@@ -191,12 +184,11 @@ class TableGamma(Gamma):
     def log_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Log Γ by three look-ups."""
         require_pairs(users, items)
-        total: np.ndarray = (
+        return (
             self.cell[self.user_bin[users], self.item_bin[items]]
             + self.user[users]
             + self.item[items]
         )
-        return total
 
     @cached_property
     def additive_parts(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -209,17 +201,11 @@ class TableGamma(Gamma):
 
     def user_mean_log(self) -> np.ndarray:
         """Exact."""
-        mean: np.ndarray = (
-            (self.cell @ self._shares()[1])[self.user_bin] + self.user + self.item.mean()
-        )
-        return mean
+        return (self.cell @ self._shares()[1])[self.user_bin] + self.user + self.item.mean()
 
     def item_mean_log(self) -> np.ndarray:
         """Exact."""
-        mean: np.ndarray = (
-            (self._shares()[0] @ self.cell)[self.item_bin] + self.item + self.user.mean()
-        )
-        return mean
+        return (self._shares()[0] @ self.cell)[self.item_bin] + self.item + self.user.mean()
 
     def cell_mean_log(self) -> np.ndarray:
         """Exact."""
@@ -227,8 +213,7 @@ class TableGamma(Gamma):
             bin_mean(self.user, self.user_bin, self.cell.shape[0]),
             bin_mean(self.item, self.item_bin, self.cell.shape[1]),
         )
-        mean: np.ndarray = self.cell + np.add.outer(*parts)
-        return mean
+        return self.cell + np.add.outer(*parts)
 
     @property
     def max(self) -> float:
@@ -255,8 +240,7 @@ def _common_limit(first: float, second: float, room: float) -> float:
 def bin_mean(value: np.ndarray, bins: np.ndarray, n: int = 0) -> np.ndarray:
     """Mean of a value per bin; 0 where a bin is empty."""
     size = np.bincount(bins, minlength=n)
-    mean: np.ndarray = np.bincount(bins, value, minlength=n) / np.maximum(size, 1)
-    return mean
+    return np.bincount(bins, value, minlength=n) / np.maximum(size, 1)
 
 
 def bin_max(value: np.ndarray, bins: np.ndarray, n: int = 0) -> np.ndarray:

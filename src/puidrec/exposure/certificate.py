@@ -41,8 +41,7 @@ class Segments:
 
     def of(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
         """The segment of every pair."""
-        found: np.ndarray = self.codes[user if self.side == "user" else item]
-        return found
+        return self.codes[user if self.side == "user" else item]
 
 
 @dataclass(frozen=True)

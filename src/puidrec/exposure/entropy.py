@@ -74,15 +74,13 @@ class Gains:
 def bernoulli_entropy(rate: np.ndarray | float) -> np.ndarray:
     """Entropy of a coin in nats."""
     p = np.asarray(rate, np.float64)
-    result: np.ndarray = entr(p) + entr(1.0 - p)
-    return result
+    return entr(p) + entr(1.0 - p)
 
 
 def bernoulli_kl(p: np.ndarray, q: np.ndarray | float) -> np.ndarray:
     """KL(p ‖ q) of two coins in nats."""
     divergence = rel_entr(p, q) + rel_entr(1.0 - np.asarray(p), 1.0 - np.asarray(q))
-    result: np.ndarray = np.maximum(divergence, 0.0)
-    return result
+    return np.maximum(divergence, 0.0)
 
 
 def conditional_entropy(observed: np.ndarray, pairs: np.ndarray) -> float:
@@ -172,7 +170,7 @@ def miller_madow_bias(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """First-order bias of a bin's plug-in entropy: a half over its pairs where both outcomes were
     seen, else 0."""
     both = (observed > 0) & (observed < pairs)
-    return np.asarray(both / np.where(pairs > 0, 2.0 * pairs, 1.0))
+    return both / np.where(pairs > 0, 2.0 * pairs, 1.0)
 
 
 def _miller_madow(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:

@@ -19,9 +19,9 @@ import numpy as np
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions, row_slices
 from puidrec.errors import InputError
-from puidrec.exposure import Exposure, Propensity, make_propensity, require_propensity
+from puidrec.exposure import Exposure, FittedPropensity, make_propensity, require_propensity
 from puidrec.exposure.base import DEFAULT_LOW
-from puidrec.exposure.bounds import Bounds, Gamma, bounds
+from puidrec.exposure.bounds import Gamma
 from puidrec.exposure.certificate import (
     LEVELS_MAX,
     Certificate,
@@ -89,7 +89,7 @@ class NominalExposure:
     exposure: Exposure
     """What the propensity was fitted on."""
     propensity_name: str
-    propensity: Propensity
+    propensity: FittedPropensity
     gamma: Gamma
     seed: int
 
@@ -103,10 +103,6 @@ class NominalExposure:
         if rows is self.seen:
             return self.seen_propensity
         return self.propensity.predict(rows.user, rows.item, rows.rating)
-
-    def bounds_of(self, rows: Interactions) -> Bounds:
-        """The interval of 1/p that Γ allows for each row."""
-        return bounds(self.propensity_of(rows), self.gamma.at(rows.user, rows.item))
 
     def mean_over_pairs(self, value: Callable[[np.ndarray], np.ndarray]) -> float:
         """Mean of a function of p over all pairs, or over `SAMPLED` random ones."""
@@ -262,5 +258,4 @@ class WeightCalibration:
     def applied(self, propensity: np.ndarray) -> np.ndarray:
         """Propensities whose weights 1/p − 1 are the calibrated ones."""
         factor = self.factor[np.searchsorted(self.edges, propensity, side="right")]
-        found: np.ndarray = 1.0 / (1.0 + factor * (1.0 / propensity - 1.0))
-        return found
+        return 1.0 / (1.0 + factor * (1.0 / propensity - 1.0))

@@ -15,9 +15,8 @@ import numpy as np
 
 from puidrec.errors import InputError
 from puidrec.exposure.bounds import Gamma, TableGamma
-from puidrec.exposure.calibrate import SideName
 from puidrec.exposure.entropy import Estimator, Gains, bernoulli_entropy
-from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.evidence import Evidence, SideName
 from puidrec.exposure.residuals import (
     Around,
     PosteriorGamma,
@@ -130,7 +129,7 @@ class GammaRule:
 
     def fit(self, evidence: Evidence | ExposureCounts, rng: Rng = 0) -> Gamma:
         """Γ for every pair of the population, from a log's evidence (or its counts alone)."""
-        seen = Evidence.from_counts(evidence) if isinstance(evidence, ExposureCounts) else evidence
+        seen = Evidence(evidence) if isinstance(evidence, ExposureCounts) else evidence
         return SOURCES[self.source](self, seen, rng)
 
     def describe(self) -> dict[str, Any]:
@@ -252,9 +251,9 @@ def recovered(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     """
     del rng
     counts = evidence.counts
-    shift = pair_shift(evidence, rule.around, rule.spread)
+    cell, user, item = pair_shift(evidence, rule.around, rule.spread)
     bins = (counts.user_bin, counts.item_bin)
-    return PosteriorGamma(*bins, rule.cap, 0.0, shift.cell, shift.user, shift.item, rule.level)
+    return PosteriorGamma(*bins, rule.cap, 0.0, cell, user, item, rule.level)
 
 
 def constant(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:

@@ -208,8 +208,7 @@ def log_gamma(q: np.ndarray, q0: np.ndarray) -> np.ndarray:
     """
     up = np.maximum(np.log(q / q0), np.log((1.0 - q0) / (1.0 - q)))
     down = np.maximum(np.log((1.0 - q) / (1.0 - q0)), np.log(q0 / q))
-    signed: np.ndarray = np.where(q >= q0, up, -down)
-    return signed
+    return np.where(q >= q0, up, -down)
 
 
 def _seen_draws(
@@ -229,7 +228,7 @@ def _seen_draws(
     q, share = (
         np.clip(one[..., :-1] / one[..., -1:], floor, 1.0 - floor) for one in (total, drawn)
     )
-    return np.asarray(expit(logit(q) + stretch_of_few(m, tail) * (logit(share) - logit(q))))
+    return expit(logit(q) + stretch_of_few(m, tail) * (logit(share) - logit(q)))
 
 
 def _melded(

@@ -16,16 +16,16 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.special import logit, ndtr
+from scipy.special import chndtrix, logit
 
 from puidrec.exposure.bounds import Gamma, bin_max, bin_mean, require_pairs
-from puidrec.exposure.cells import smoothed_rates
 from puidrec.exposure.entropy import bernoulli_kl
 from puidrec.exposure.evidence import Evidence
+from puidrec.exposure.rates import smoothed_rates
 from puidrec.exposure.two_way import MIN_VARIANCE, TwoWayEffects, effect_variance
 from puidrec.features.counts import ExposureCounts
 
-Around = Literal["features", "cells", "two-way"]
+Around = Literal["features", "cells"]
 """The nominal propensity that the residuals are relative to."""
 Spread = Literal["fitted", "even"]
 """Whether the variance of residuals is fitted to gain and completeness, or one for all entities."""
@@ -57,10 +57,6 @@ class Residual:
     prior: np.ndarray
     """Variance of traits among entities like this one: how much could be hidden at all."""
 
-    def centred_at(self, mean: np.ndarray) -> Residual:
-        """The same uncertainty around other means."""
-        return replace(self, mean=mean)
-
 
 def unshrunk(
     effect: np.ndarray, variance: np.ndarray, ridge: float, level: np.ndarray | float = 0.0
@@ -74,24 +70,20 @@ def unshrunk(
 def fitted_level(levels: Levels, design: np.ndarray | None, bins: np.ndarray) -> np.ndarray:
     """E[level | features]: weighted ridge regression on the design, or the mean of the bin without
     one."""
-    overall = effect_variance(
-        levels.value - levels.value.mean(), levels.noise, np.ones_like(levels.noise)
-    )
+    overall = effect_variance(levels.value - levels.value.mean(), levels.noise)
     weight = 1.0 / (overall + levels.noise)
     if design is None:
         mean = np.bincount(bins, weight * levels.value) / np.maximum(
             np.bincount(bins, weight), 1e-300
         )
-        by_bin: np.ndarray = mean[bins]
-        return by_bin
+        return mean[bins]
     centred = design - np.average(design, axis=0, weights=weight)
     gram = (centred * weight[:, None]).T @ centred
     penalty = weight.mean() * np.maximum(
         centred.var(axis=0), 1e-12
     )  # one average entity per column
     slope = np.linalg.solve(gram + np.diag(penalty), (centred * weight[:, None]).T @ levels.value)
-    fitted: np.ndarray = np.average(levels.value, weights=weight) + centred @ slope
-    return fitted
+    return np.average(levels.value, weights=weight) + centred @ slope
 
 
 def local_gain(fitted: np.ndarray, rate: float) -> np.ndarray:
@@ -101,8 +93,7 @@ def local_gain(fitted: np.ndarray, rate: float) -> np.ndarray:
     own = np.minimum(rate * ratio / max(ratio.mean(), 1e-300), 1.0 - 1e-9)
     gain = bernoulli_kl(own, min(rate, 1.0 - 1e-9))
     mean = float(gain.mean())
-    relative: np.ndarray = gain / mean if mean > 1e-12 else np.zeros_like(gain)
-    return relative
+    return gain / mean if mean > 1e-12 else np.zeros_like(gain)
 
 
 def shrunk_residual(
@@ -133,7 +124,7 @@ def _variance(gap: Levels, components: np.ndarray) -> np.ndarray:
     from scipy.optimize import nnls  # takes long to import; most methods do without
 
     target = gap.value**2 - gap.noise
-    prior = np.full(target.size, effect_variance(gap.value, gap.noise, np.ones_like(target)))
+    prior = np.full(target.size, effect_variance(gap.value, gap.noise))
     for _ in range(VARIANCE_ROUNDS):
         weight = 1.0 / (prior + gap.noise)
         scaled = components * weight[:, None]
@@ -151,31 +142,15 @@ def folded_quantile(mean: np.ndarray, deviation: np.ndarray, level: float) -> np
     curve, size = _quantile_curve(level), np.abs(mean)
     safe = np.maximum(deviation, 1e-9)
     nearest = np.minimum(size / safe * CURVE_STEPS, curve.size - 1).astype(np.int32)
-    quantile: np.ndarray = size + safe * curve[nearest]
-    return quantile
+    return size + safe * curve[nearest]
 
 
 @lru_cache
 def _quantile_curve(level: float) -> np.ndarray:
-    """g - |mean| for deviation 1 and |mean| in 0..4, by bisection; beyond 4 the far tail no longer
-    matters."""
+    """g - |mean| for deviation 1 and |mean| in 0..4, from X² ~ χ² with one degree of freedom and
+    non-centrality mean²; beyond 4 the far tail no longer matters."""
     ratio = (np.arange(4 * CURVE_STEPS) + 0.5) / CURVE_STEPS
-    low, high = np.zeros_like(ratio), ratio + 10.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        enough = ndtr(middle - ratio) - ndtr(-middle - ratio) >= level
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    curve: np.ndarray = high - ratio
-    return curve
-
-
-@dataclass(frozen=True)
-class PairShift:
-    """logit p_true - logit p of a pair is cell[B_u, B_i] + user trait + item trait."""
-
-    cell: np.ndarray
-    user: Residual
-    item: Residual
+    return np.sqrt(chndtrix(level, 1.0, ratio**2)) - ratio
 
 
 def exposure_residuals(
@@ -190,56 +165,45 @@ def exposure_residuals(
     counts, effects = evidence.counts, evidence.two_way
     row = effects.cell_logit @ (counts.items_in_bin / counts.n_items)
     column = (counts.users_in_bin / counts.n_users) @ effects.cell_logit
-    user_level, item_level = row[counts.user_bin], column[counts.item_bin]
-    users = unshrunk(effects.user_effect, effects.user_variance, effects.ridge.user, user_level)
-    items = unshrunk(effects.item_effect, effects.item_variance, effects.ridge.item, item_level)
-    user_fit = fitted_level(users, evidence.designs[0], counts.user_bin)
-    item_fit = fitted_level(items, evidence.designs[1], counts.item_bin)
-    user_centre, item_centre = (
-        (user_level, item_level) if around == "cells" else (user_fit, item_fit)
+    sides = (
+        (effects.user_effect, effects.user_variance, effects.ridge.user, row, counts.user_bin),
+        (effects.item_effect, effects.item_variance, effects.ridge.item, column, counts.item_bin),
     )
-    user_gap, item_gap = (
-        Levels(users.value - user_centre, users.noise),
-        Levels(items.value - item_centre, items.noise),
-    )
-    if spread == "even":
-        return shrunk_residual(user_gap), shrunk_residual(item_gap)
-    return (
-        shrunk_residual(user_gap, local_gain(user_fit, counts.rate), evidence.missing[0]),
-        shrunk_residual(item_gap, local_gain(item_fit, counts.rate), evidence.missing[1]),
-    )
+    found = []
+    for k, (effect, variance, ridge, table, bins) in enumerate(sides):
+        levels = unshrunk(effect, variance, ridge, table[bins])
+        fitted = fitted_level(levels, evidence.designs[k], bins)
+        centre = table[bins] if around == "cells" else fitted
+        gap = Levels(levels.value - centre, levels.noise)
+        gain = local_gain(fitted, counts.rate)
+        even = spread == "even"
+        found.append(
+            shrunk_residual(gap) if even else shrunk_residual(gap, gain, evidence.missing[k])
+        )
+    return found[0], found[1]
 
 
-def pair_shift(evidence: Evidence, around: Around, spread: Spread = "fitted") -> PairShift:
-    """The posterior of a pair's shift from the nominal propensity.
+def pair_shift(
+    evidence: Evidence, around: Around, spread: Spread = "fitted"
+) -> tuple[np.ndarray, Residual, Residual]:
+    """The posterior of a pair's shift from the nominal propensity: logit p_true − logit p is
+    cell[B_u, B_i] + user trait + item trait.
 
     `features`: p averages over traits, and a trait of variance v lifts that average: an entity
-    without any sits about v/2 below p. `cells`: p is the rate of the cell. `two-way`: p has the
-    traits in it; their uncertainty remains.
+    without any sits about v/2 below p. `cells`: p is the rate of the cell.
     """
     user, item = exposure_residuals(evidence, around, spread)
     if around == "cells":
-        return PairShift(cell_shift(evidence.two_way, evidence.counts), user, item)
-    none = np.zeros(evidence.counts.cells.shape)
-    if around == "two-way":
-        return PairShift(
-            none,
-            user.centred_at(np.zeros_like(user.mean)),
-            item.centred_at(np.zeros_like(item.mean)),
-        )
-    return PairShift(
-        none,
-        user.centred_at(user.mean - 0.5 * user.prior),
-        item.centred_at(item.mean - 0.5 * item.prior),
-    )
+        return cell_shift(evidence.two_way, evidence.counts), user, item
+    user, item = (replace(side, mean=side.mean - 0.5 * side.prior) for side in (user, item))
+    return np.zeros(evidence.counts.cells.shape), user, item
 
 
 def cell_shift(effects: TwoWayEffects, counts: ExposureCounts) -> np.ndarray:
     """Log-odds of a typical pair of a cell minus those of the cell's rate, which averages over
     traits."""
     rate, _ = smoothed_rates(counts)
-    shift: np.ndarray = effects.cell_logit - logit(np.clip(rate, 1e-12, 1.0 - 1e-12))
-    return shift
+    return effects.cell_logit - logit(np.clip(rate, 1e-12, 1.0 - 1e-12))
 
 
 @dataclass(frozen=True)
@@ -259,10 +223,7 @@ class PosteriorGamma(Gamma):
         cell = self.cell[self.user_bin[users], self.item_bin[items]]
         mean = cell + self.user.mean[users] + self.item.mean[items]
         deviation = np.sqrt(self.user.variance[users] + self.item.variance[items])
-        log_gamma: np.ndarray = np.minimum(
-            folded_quantile(mean, deviation, self.level), np.log(self.cap)
-        )
-        return log_gamma
+        return np.minimum(folded_quantile(mean, deviation, self.level), np.log(self.cap))
 
     def user_mean_log(self) -> np.ndarray:
         """Over items spread evenly over bins and means; exact where there are few."""
@@ -322,5 +283,4 @@ def _spread(bins: np.ndarray, value: np.ndarray, per_bin: int | None = None) -> 
     size = np.bincount(bins)
     rank = np.arange(order.size) - (np.cumsum(size) - size)[bins[order]]
     step = np.maximum(size // per_bin, 1)[bins[order]]
-    chosen: np.ndarray = order[rank % step == step // 2]
-    return chosen
+    return order[rank % step == step // 2]

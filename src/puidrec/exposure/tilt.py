@@ -70,8 +70,7 @@ class TiltFit:
         n_users, n_segments, width = self.sums.shape
         drawn = resampled_sums(self.sums.reshape(n_users, -1), replicates, generator(rng, "tilt"))
         drawn = drawn.reshape(replicates, n_segments, width)
-        found: np.ndarray = self.slope + _step(drawn[..., :2], drawn[..., 2:])[1]
-        return found
+        return self.slope + _step(drawn[..., :2], drawn[..., 2:])[1]
 
 
 def fit_tilt(rows: TiltRows, n_users: int, n_segments: int = 1) -> TiltFit:

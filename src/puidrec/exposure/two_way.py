@@ -6,35 +6,33 @@ regression, so that differences which bins are too coarse to show are not taken 
 A hidden confounder that belongs to the user or to the item is a fixed effect of exposure, so it can
 be recovered from degrees; only what varies from pair to pair stays hidden. Cells and degrees are
 sufficient statistics, so users of equal bin and degree share s, items likewise, and the fit works
-on a small table of classes.
+on a small table of classes; neighbouring degrees share a class where it would grow too large.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
 
-from puidrec.errors import InputError
-from puidrec.exposure.base import DEFAULT_LOW, Exposure, FittedPropensity
-from puidrec.exposure.logistic import feature_scores
-from puidrec.exposure.solver import (
+from puidrec.exposure.additive import (
     TABLE_BUDGET,
     AdditiveProblem,
     ClassSide,
-    DegreeClasses,
     Parameters,
     Ridge,
     State,
-    Strata,
     centred,
-    fit_budget,
+    feature_scores,
     minimise,
 )
+from puidrec.exposure.base import Exposure, FittedPropensity
 from puidrec.features.counts import ExposureCounts
 
+OFFSET_LEVELS = 180
+"""Levels that known offsets are cut into, all bins together (at least four in each)."""
 MIN_VARIANCE, MAX_VARIANCE = 1e-5, 25.0
 CELL_RIDGE = 1e-3
 MAX_ROUNDS = 12
@@ -42,7 +40,138 @@ GRID, ZOOMS = 9, 9
 """Variances compared at a time, and how often the interval between the best one's neighbours is
 looked at more closely: log v is found to 3e-5."""
 
-RidgeChoice = float | Literal["auto"]
+
+@dataclass(frozen=True)
+class Strata:
+    """Entities by bin and, where part of their log-odds is known beforehand, by level of that
+    offset within the bin."""
+
+    of: np.ndarray
+    """Stratum of each entity."""
+    bin: np.ndarray
+    offset: np.ndarray
+    """Mean offset of each stratum."""
+    n_bins: int
+
+    @classmethod
+    def build(cls, bins: np.ndarray, n_bins: int, offset: np.ndarray | None = None) -> Strata:
+        """Cut offsets at quantiles within each bin; equal offsets are never parted."""
+        if offset is None:
+            return cls(bins, np.arange(n_bins), np.zeros(n_bins), n_bins)
+        levels = max(4, OFFSET_LEVELS // n_bins)
+        order = np.lexsort((offset, bins))
+        sorted_bin, sorted_offset = bins[order].astype(np.int64), offset[order]
+        new = np.concatenate([[True], (np.diff(sorted_bin) != 0) | (np.diff(sorted_offset) != 0)])
+        first = np.maximum.accumulate(np.where(new, np.arange(order.size), 0))
+        size = np.bincount(bins, minlength=n_bins)
+        rank = first - (np.cumsum(size) - size)[sorted_bin]
+        key = np.empty(order.size, np.int64)
+        key[order] = sorted_bin * levels + rank * levels // size[sorted_bin]
+        found, of, count = np.unique(key, return_inverse=True, return_counts=True)
+        return cls(of, found // levels, np.bincount(of, weights=offset) / count, n_bins)
+
+
+@dataclass(frozen=True)
+class DegreeClasses:
+    """Entities by (stratum, degree), and these kinds grouped into classes of similar degree within
+    a stratum."""
+
+    strata: Strata
+    kind_of: np.ndarray
+    """Kind of each entity."""
+    kind_stratum: np.ndarray
+    kind_degree: np.ndarray
+    kind_size: np.ndarray
+    class_of: np.ndarray
+    """Class of each kind."""
+
+    @classmethod
+    def build(cls, strata: Strata, degree: np.ndarray) -> DegreeClasses:
+        """One class per kind."""
+        width = int(degree.max()) + 1
+        key = strata.of.astype(np.int64) * width + degree
+        found, kind_of, size = np.unique(key, return_inverse=True, return_counts=True)
+        return cls(
+            strata,
+            kind_of,
+            found // width,
+            found % width,
+            size.astype(np.float64),
+            np.arange(found.size),
+        )
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return int(self.class_of[-1]) + 1
+
+    def at_most(self, limit: int) -> DegreeClasses:
+        """Group degrees in steps of equal ratio, the finest steps that leave at most `limit`
+        classes."""
+        grouped, step = self, 0.005
+        while grouped.n_classes > limit and step < 50.0:
+            level = np.floor(np.log1p(self.kind_degree) / step).astype(np.int64)
+            key = self.kind_stratum * (int(level.max()) + 1) + level
+            grouped = replace(self, class_of=np.unique(key, return_inverse=True)[1])
+            step *= 1.25
+        return grouped
+
+    def side(self) -> ClassSide:
+        """The classes as one side of the exposure model; degree totals are exact whatever the
+        grouping."""
+        size = np.bincount(self.class_of, weights=self.kind_size)
+        observed = np.bincount(self.class_of, weights=self.kind_size * self.kind_degree)
+        stratum = self._class_stratum()
+        return ClassSide(
+            size,
+            observed,
+            self.strata.bin[stratum],
+            self.strata.n_bins,
+            offset=self.strata.offset[stratum],
+        )
+
+    def _class_stratum(self) -> np.ndarray:
+        return self.kind_stratum[np.unique(self.class_of, return_index=True)[1]]
+
+    def to_entities(self, values: np.ndarray) -> np.ndarray:
+        """Values of classes to values of entities.
+
+        A class's value belongs to its mean degree; other degrees are read off a monotone curve
+        through the classes of the stratum, over log(1 + degree).
+        """
+        if self.n_classes == self.kind_size.size:
+            return values[self.kind_of]
+        from scipy.interpolate import (
+            PchipInterpolator,
+        )  # takes long to import; small logs do without
+
+        side, stratum = self.side(), self._class_stratum()
+        x, wanted = np.log1p(side.observed / side.size), np.log1p(self.kind_degree)
+        # Classes and kinds are sorted by stratum, so each stratum is a slice of both.
+        found = np.unique(stratum)
+        nodes, kinds = (
+            np.stack(
+                [np.searchsorted(s, found, "left"), np.searchsorted(s, found, "right")], axis=1
+            )
+            for s in (stratum, self.kind_stratum)
+        )
+        read = np.empty(wanted.size)
+        for (n0, n1), (k0, k1) in zip(nodes.tolist(), kinds.tolist(), strict=True):
+            curve = PchipInterpolator(x[n0:n1], values[n0:n1]) if n1 - n0 > 1 else None
+            read[k0:k1] = values[n0] if curve is None else curve(wanted[k0:k1])
+        return read[self.kind_of]
+
+
+def fit_budget(
+    users: DegreeClasses, items: DegreeClasses, budget: int = TABLE_BUDGET
+) -> tuple[DegreeClasses, DegreeClasses]:
+    """Group degrees so that the class table stays within the budget; the smaller side is kept whole
+    if it can."""
+    if users.n_classes * items.n_classes <= budget:
+        return users, items
+    root = int(budget**0.5)
+    users = users.at_most(max(root, budget // items.n_classes))
+    return users, items.at_most(budget // users.n_classes)
 
 
 @dataclass(frozen=True)
@@ -71,27 +200,22 @@ class TwoWayEffects:
         """Log-odds of exposure of pairs."""
         cell = self.cell_logit[self.user_bin[users], self.item_bin[items]]
         known = self.user_offset[users] + self.item_offset[items]
-        total: np.ndarray = cell + known + self.user_effect[users] + self.item_effect[items]
-        return total
+        return cell + known + self.user_effect[users] + self.item_effect[items]
 
 
 def fit_two_way(
     counts: ExposureCounts,
-    ridge: RidgeChoice | tuple[float, float] = "auto",
+    ridge: Ridge | None = None,
     *,
-    interaction_ridge: RidgeChoice = "auto",
     user_offset: np.ndarray | None = None,
     item_offset: np.ndarray | None = None,
-    cell_ridge: float = CELL_RIDGE,
     budget: int = TABLE_BUDGET,
 ) -> TwoWayEffects:
     """Maximise the penalised likelihood of exposure over D = users × items.
 
-    ridge: one number, (user, item), or `auto`: empirical Bayes, 1/variance of the effects beyond
-    what sampling
-    explains. interaction_ridge: the same for cells beyond row and column effects of bins. Offsets:
-    log-odds of each user and item known beforehand (`logistic.feature_scores`), used to a few
-    levels per bin.
+    ridge: None takes empirical Bayes, 1/variance of the effects beyond what sampling explains, for
+    users, items, and cells beyond row and column effects of bins. Offsets: log-odds of each user
+    and item known beforehand (`feature_scores`), used to a few levels per bin.
     """
     n_user_bins, n_item_bins = counts.cells.shape
     user_strata = Strata.build(counts.user_bin, n_user_bins, user_offset)
@@ -103,10 +227,9 @@ def fit_two_way(
     )
     overall = float(logit((counts.cells.sum() + 0.5) / (counts.pairs.sum() + 1.0)))
     problem = AdditiveProblem(users.side(), items.side(), counts.cells.astype(np.float64), overall)
-    fixed = ridge if isinstance(ridge, tuple) else (ridge, ridge)
-    point, state = _fit_ridges(
-        problem, _start(problem, counts.pairs), (*fixed, interaction_ridge), cell_ridge
-    )
+    start = _start(problem, counts.pairs)
+    fit = _fit_ridges(problem, start) if ridge is None else minimise(problem, start, ridge)
+    point, state = fit
     used = state.ridge
     return TwoWayEffects(
         point.cell,
@@ -137,54 +260,39 @@ def _start(problem: AdditiveProblem, pairs: np.ndarray) -> Parameters:
 def _log_degree_ratio(side: ClassSide) -> np.ndarray:
     by_bin = side.by_bin @ np.stack([side.observed, side.size], axis=1)
     mean = (by_bin[:, 0] / np.maximum(by_bin[:, 1], 1.0))[side.bin]
-    ratio: np.ndarray = np.log((side.observed / side.size + 1.0) / (mean + 1.0))
-    return ratio
+    return np.log((side.observed / side.size + 1.0) / (mean + 1.0))
 
 
-def _fit_ridges(
-    problem: AdditiveProblem, point: Parameters, wanted: tuple[RidgeChoice, ...], cell_ridge: float
-) -> tuple[Parameters, State]:
-    """Alternate the fit and the empirical-Bayes variances of those ridges that are `auto`."""
-    if any(
-        choice != "auto" and not (isinstance(choice, int | float) and choice >= 0)
-        for choice in wanted
-    ):
-        raise InputError("ridge out of range", found=wanted, expected="a number >= 0, or 'auto'")
-    values = np.array([1.0 if choice == "auto" else float(choice) for choice in wanted])
-    free = np.array([choice == "auto" for choice in wanted])
-    for round_ in range(MAX_ROUNDS):
-        rough = free.any() and round_ < MAX_ROUNDS - 1
-        point, state = minimise(
-            problem,
-            point,
-            Ridge(float(values[0]), float(values[1]), float(values[2]), cell_ridge),
-            tolerance=1e-6 if rough else 1e-12,
-        )
-        if not rough:
+def _fit_ridges(problem: AdditiveProblem, point: Parameters) -> tuple[Parameters, State]:
+    """Alternate the fit and the empirical-Bayes variances of its effects; the last fit is exact."""
+    ridge = Ridge(1.0, 1.0, 1.0, CELL_RIDGE)
+    for _ in range(MAX_ROUNDS - 1):
+        point, state = minimise(problem, point, ridge, tolerance=1e-6)
+        before, ridge = ridge, _effect_ridges(problem, point, state)
+        if all(
+            abs(np.log(a / b)) < 0.01 for a, b in zip(astuple(ridge), astuple(before), strict=True)
+        ):
             break
-        updated = np.where(free, 1.0 / _effect_variances(problem, point, state), values)
-        converged = np.abs(np.log(updated[free] / values[free])).max() < 0.01
-        values = updated
-        if converged:
-            free = np.zeros_like(free)
-    return point, state
+    return minimise(problem, point, ridge)
 
 
-def _effect_variances(problem: AdditiveProblem, point: Parameters, state: State) -> np.ndarray:
-    """Variances of user effects, item effects and interactions at the current fit."""
+def _effect_ridges(problem: AdditiveProblem, point: Parameters, state: State) -> Ridge:
+    """1/variance of user effects, item effects and interactions at the current fit."""
     ridge, users, items = state.ridge, problem.users, problem.items
-    one = np.ones(point.cell.size)
     parts = (
         (point.user, users.size / state.user_information, users.size, ridge.user),
         (point.item, items.size / state.item_information, items.size, ridge.item),
-        (centred(point.cell).ravel(), 1.0 / state.cell_information.ravel(), one, ridge.interaction),
+        (centred(point.cell), 1.0 / state.cell_information, 1.0, ridge.interaction),
     )
-    return np.array(
-        [effect_variance(s * (1.0 + lam * noise), noise, size) for s, noise, size, lam in parts]
+    user, item, interaction = (
+        1.0 / effect_variance(s * (1.0 + lam * noise), noise, size) for s, noise, size, lam in parts
     )
+    return Ridge(user, item, interaction, CELL_RIDGE)
 
 
-def effect_variance(estimate: np.ndarray, noise: np.ndarray, size: np.ndarray) -> float:
+def effect_variance(
+    estimate: np.ndarray, noise: np.ndarray, size: np.ndarray | float = 1.0
+) -> float:
     """Maximum likelihood variance v of effects seen through noise: estimate ~ N(0, v + noise),
     `size` times each.
 
@@ -206,31 +314,13 @@ def effect_variance(estimate: np.ndarray, noise: np.ndarray, size: np.ndarray) -
 
 
 class TwoWay(FittedPropensity):
-    """Features through bins (and linear scores, unless `features=False`), and an effect of every
-    user and item."""
+    """Features through bins and linear scores, and an effect of every user and item."""
 
     name = "two-way"
 
-    def __init__(
-        self,
-        *,
-        ridge: RidgeChoice | tuple[float, float] = "auto",
-        interaction_ridge: RidgeChoice = "auto",
-        features: bool = True,
-        low: float = DEFAULT_LOW,
-    ) -> None:
-        super().__init__(low=low)
-        self.ridge, self.interaction_ridge, self.features = ridge, interaction_ridge, features
-
     def _fit(self, data: Exposure) -> None:
-        user, item = feature_scores(data) if self.features else (None, None)
-        self.effects_ = fit_two_way(
-            data.counts,
-            self.ridge,
-            interaction_ridge=self.interaction_ridge,
-            user_offset=user,
-            item_offset=item,
-        )
+        user, item = feature_scores(data)
+        self.effects_ = fit_two_way(data.counts, user_offset=user, item_offset=item)
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
         return expit(self.effects_.logit(users, items))

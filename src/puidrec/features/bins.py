@@ -8,7 +8,6 @@ table, same bins: nothing is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -188,10 +187,8 @@ def bin_side(
     *,
     id_column: str,
     n_entities: int | None = None,
-    n_bins: int = 4,
     min_count: int | None = None,
     max_bins: int = 64,
-    exclude: Sequence[str] = (),
     relevance: np.ndarray | None = None,
 ) -> SideBins:
     """Cross the columns of a side table into composite bins of at least `min_count` entities each.
@@ -204,9 +201,7 @@ def bin_side(
     (ties: the larger one). Without a table there is one bin of `n_entities`: nothing recorded
     explains exposure.
     """
-    columns = (
-        [] if frame is None else [c for c in frame.columns if c != id_column and c not in exclude]
-    )
+    columns = [] if frame is None else [c for c in frame.columns if c != id_column]
     n = frame.height if frame is not None else n_entities
     if n is None or n < 1:
         raise InputError(
@@ -217,7 +212,7 @@ def bin_side(
     for name in columns:
         refuse_id(frame[name], id_column)
     floor = max(MIN_COUNT, n // 200) if min_count is None else max(1, min_count)
-    binned = [bin_column(frame[name], n_bins) for name in columns]
+    binned = [bin_column(frame[name]) for name in columns]
     if relevance is not None:
         binned.sort(key=lambda column: -_explained(column.codes, relevance))
     used, combination = _select(binned, min(floor, n))
@@ -266,7 +261,7 @@ def refuse_id(column: pl.Series, id_column: str) -> None:
             column=column.name,
             found="the name of an id" if named else "a different value in every row",
             expected="features that entities share",
-            hint=f"Drop the column, or pass exclude=[{column.name!r}].",
+            hint="Drop the column.",
         )
 
 

@@ -88,8 +88,7 @@ class ExposureCounts:
     @cached_property
     def item_degree(self) -> np.ndarray:
         """Observed pairs of each item."""
-        degree: np.ndarray = self.by_item.sum(axis=0)
-        return degree
+        return self.by_item.sum(axis=0)
 
     @cached_property
     def cells(self) -> np.ndarray:
@@ -113,15 +112,6 @@ class ExposureCounts:
         return np.multiply.outer(
             self.users_in_bin.astype(np.float64), self.items_in_bin.astype(np.float64)
         )
-
-
-def count_codes(codes: np.ndarray, size: int) -> np.ndarray:
-    """How often each code from 0 to size - 1 occurs, as `np.bincount` has it, but without a wider
-    copy of the codes."""
-    total = np.zeros(size, np.int64)
-    for part in row_slices(codes.size):
-        total += np.bincount(codes[part], minlength=size)
-    return total
 
 
 def group_columns(table: np.ndarray, group: np.ndarray, n_groups: int | None = None) -> np.ndarray:

@@ -15,7 +15,7 @@ zeros. Its state is plain JSON, so that a saved model can encode again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
+from puidrec.data.tables import row_starts
 from puidrec.errors import InputError
 from puidrec.features.bins import bin_column
 
@@ -172,10 +173,8 @@ class FeatureEncoder:
             offset += column.width
         rows, codes, values = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.lexsort((codes, rows))
-        start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=table.height))])
-        return sparse.csr_array(
-            (values[order], codes[order], start), shape=(table.height, self.width)
-        )
+        start = row_starts(rows, table.height)
+        return sparse.csr_array((values[order], codes[order], start), (table.height, self.width))
 
     def state(self) -> list[dict[str, Any]]:
         """What `from_state` needs, as plain JSON."""
@@ -203,13 +202,11 @@ def exposure_design(frame: pl.DataFrame | None, id_column: str) -> sparse.csr_ar
     )
 
 
-def binned_design(
-    frame: pl.DataFrame | None, id_column: str, exclude: Sequence[str] = ()
-) -> np.ndarray | None:
+def binned_design(frame: pl.DataFrame | None, id_column: str) -> np.ndarray | None:
     """Indicators of every column's bins (all but the first), and numbers themselves, standardised,
     0 where missing."""
     parts: list[np.ndarray] = []
-    for column in feature_columns(frame, id_column, exclude):
+    for column in feature_columns(frame, id_column):
         codes = bin_column(column, DESIGN_BINS).codes
         parts.extend((codes == k).astype(np.float64) for k in range(1, int(codes.max()) + 1))
         if column.dtype.is_numeric():
@@ -220,12 +217,10 @@ def binned_design(
     return np.stack(parts, axis=1) if parts else None
 
 
-def missing_fields(
-    frame: pl.DataFrame | None, id_column: str, exclude: Sequence[str] = ()
-) -> np.ndarray | None:
+def missing_fields(frame: pl.DataFrame | None, id_column: str) -> np.ndarray | None:
     """Which entities left which fields empty, [entities, fields]; only fields that some filled in,
     None without any."""
-    columns = feature_columns(frame, id_column, exclude)
+    columns = feature_columns(frame, id_column)
     partly = [
         column.is_null().to_numpy() for column in columns if 0 < column.null_count() < column.len()
     ]
@@ -247,16 +242,9 @@ def feature_codes(frame: pl.DataFrame | None, id_column: str) -> tuple[tuple[str
     return tuple(name for name, _ in kept), np.stack([codes for _, codes in kept])
 
 
-def feature_columns(
-    frame: pl.DataFrame | None, id_column: str, exclude: Sequence[str] = ()
-) -> list[pl.Series]:
+def feature_columns(frame: pl.DataFrame | None, id_column: str) -> list[pl.Series]:
     """The columns of a side table that are features; none without a table."""
-    left_out = (id_column, *exclude)
-    return (
-        []
-        if frame is None
-        else [column for column in frame.get_columns() if column.name not in left_out]
-    )
+    return [] if frame is None else frame.drop(id_column, strict=False).get_columns()
 
 
 def _yes_no(column: pl.Series) -> list[pl.Series]:

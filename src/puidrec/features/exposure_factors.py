@@ -76,7 +76,7 @@ class ExposureFactors:
         squares = self.items**2 / np.maximum(np.sum(self.items**2, 0), 1e-300)
         chance = self.item_rate * float(self.user_rate.mean())
         variance: np.ndarray = (chance * np.maximum(1.0 - chance, 0.0)) @ squares
-        return np.asarray(variance / np.maximum(np.sum(self.items**2, 0), 1e-300))
+        return variance / np.maximum(np.sum(self.items**2, 0), 1e-300)
 
     def given_features(self, features: sp.csr_array | None) -> np.ndarray:
         """User factors given exposure and features: the posterior mean of z_u ~ N(B x_u, λ), ẑ_u |
@@ -96,18 +96,18 @@ class ExposureFactors:
                 )
         rest = self.users - prior
         signal = np.maximum(np.mean(rest**2, 0) - self.noise, 0.0)
-        return np.asarray(prior + rest * (signal / np.maximum(signal + self.noise, 1e-300)))
+        return prior + rest * (signal / np.maximum(signal + self.noise, 1e-300))
 
 
 def _less_rates(exposure: LinearOperator, user: np.ndarray, item: np.ndarray) -> LinearOperator:
     """O − user itemᵀ, by products with vectors and blocks of them."""
 
     def times(x: np.ndarray) -> np.ndarray:
-        return np.asarray(exposure @ x - np.multiply.outer(user, item @ x))
+        return exposure @ x - np.multiply.outer(user, item @ x)
 
     def turned(x: np.ndarray) -> np.ndarray:
         product = exposure.rmatmat(x) if x.ndim > 1 else exposure.rmatvec(x)
-        return np.asarray(product - np.multiply.outer(item, user @ x))
+        return product - np.multiply.outer(item, user @ x)
 
     functions = {"matvec": times, "matmat": times, "rmatvec": turned, "rmatmat": turned}
     return LinearOperator(exposure.shape, **functions, dtype=np.float64)

@@ -109,8 +109,7 @@ def _cuts(values: np.ndarray, k: int) -> np.ndarray:
     edges = _shortest_path(
         np.append(starts, x.size), total, np.concatenate([[0.0], np.cumsum(scaled**2)]), k
     )
-    lower: np.ndarray = x[(edges if exact else _lloyd(scaled, total, edges))[1:-1]]
-    return lower
+    return x[(edges if exact else _lloyd(scaled, total, edges))[1:-1]]
 
 
 def _shortest_path(at: np.ndarray, total: np.ndarray, square: np.ndarray, k: int) -> np.ndarray:

@@ -22,13 +22,12 @@ from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import Scratch, StoredInteractions
 from puidrec.data.row_matrix import RowMatrix, user_blocks
 from puidrec.data.split import Split
-from puidrec.data.tables import pairs_among
+from puidrec.data.tables import pairs_among, row_starts
 from puidrec.errors import InputError
 from puidrec.exposure.bounds import Bounds, bounds
 from puidrec.exposure.estimate import NominalExposure, estimate_exposure
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import Gamma, GammaSpec, resolve_gamma
-from puidrec.features.counts import count_codes
 from puidrec.features.encode import FeatureEncoder
 from puidrec.features.exposure_factors import ExposureFactors
 from puidrec.losses.pointwise import PairError, TargetScale, pointwise_error
@@ -93,7 +92,7 @@ class TrainingLog:
     @cached_property
     def row_start(self) -> np.ndarray:
         """Training rows before each user, and all of them, [users + 1]."""
-        return np.concatenate([[0], np.cumsum(count_codes(self.rows.user, self.data.n_users))])
+        return row_starts(self.rows.user, self.data.n_users)
 
     @property
     def items(self) -> np.ndarray:

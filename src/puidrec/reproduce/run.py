@@ -219,7 +219,7 @@ def _summary(plan: ReproductionPlan, results: Results, entropies: list[Table]) -
         "unfinished": len(waiting),
         "failed": [str(failure) for failure in results.failures if failure not in waiting],
     }
-    return rounded(summary)  # type: ignore[no-any-return]
+    return rounded(summary)
 
 
 def rounded(value: Any) -> Any:

@@ -53,8 +53,7 @@ class MethodContract:
         users, items = np.meshgrid(
             model.user_ids_.ids.to_numpy(), model.item_ids_.ids.to_numpy(), indexing="ij"
         )
-        scores: np.ndarray = model.predict(users.ravel(), items.ravel(), scale="unit")
-        return scores
+        return model.predict(users.ravel(), items.ravel(), scale="unit")
 
     def test_is_found_by_its_name(self) -> None:
         """`get_method`, `Settings` and with them every command know the row."""

@@ -16,12 +16,12 @@ import numpy as np
 from scipy.special import expit
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, Propensity, Rated
+from puidrec.exposure.base import Exposure, FittedPropensity, Rated
 
 
 def small_exposure(seed: int = 0, n_users: int = 60, n_items: int = 40) -> Exposure:
     """A small population with bins, features, ratings, uniform rows and a propensity per log row."""
-    from puidrec.exposure.logistic import one_hot
+    from puidrec.exposure.additive import one_hot
 
     random = np.random.default_rng(seed)
     user_bin, item_bin = (
@@ -59,7 +59,7 @@ class PropensityContract:
     estimates = True
     """False for one that is told its values: then it need not know all of D, nor be calibrated."""
 
-    def make(self) -> Propensity:
+    def make(self) -> FittedPropensity:
         """An unfitted propensity."""
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class PropensityContract:
 
     def test_has_the_interface(self) -> None:
         """The attributes and methods are there."""
-        assert isinstance(self.make(), Propensity)
+        assert isinstance(self.make(), FittedPropensity)
 
     def test_values_are_probabilities_above_zero(self) -> None:
         """In (0, 1], float64, one per pair."""

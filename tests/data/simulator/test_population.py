@@ -3,8 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.data.simulator.population import BASE_RATING, make_population
-from puidrec.data.simulator.worlds import WORLDS, SimulationOptions
+from puidrec.data.simulator.population import (
+    BASE_RATING,
+    WORLDS,
+    SimulationOptions,
+    make_population,
+)
 from puidrec.data.synthetic import simulation_options
 from puidrec.errors import InputError
 

@@ -18,12 +18,12 @@ from puidrec.data.simulator.truth import (
     average_over_hidden,
     level_by_cuts,
     mean_by_cuts,
-    mix64,
     pair_uniform,
     stream_key,
 )
 from puidrec.data.synthetic import WORLDS, Truth, simulate, simulation_options
 from puidrec.errors import InputError
+from puidrec.rng import mix64
 
 CONFOUNDED = [name for name in WORLDS if name not in ("no-confounding", "awkward")]
 """Worlds in which something hidden drives exposure."""

@@ -1,11 +1,10 @@
-"""Simulated users and items.
+"""The named worlds of the simulator, what a simulation depends on, and its users and items.
 
 Exposure and mean rating are both bilinear in the features (one-hot and numeric): main effects, a
 table segment × genre, and age × price. The two share effects, so features confound as well.
 
 One hidden effect t_ui in [-1, 1] drives both: `exposure_strength` · t is added to the exposure
-logit, and `sign` · `rating_strength` · t stars to the rating. With independent h of mean 0 on [-1,
-1],
+logit, and `sign` · `rating_strength` · t stars to the rating. With independent h of mean 0:
 
     t_ui = s_u · (user · h_u + item · h_i + genre · h_u,genre(i) + pair · h_ui),
 
@@ -16,28 +15,216 @@ one on ratings, the form of exposure and of ratings, the law of h.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from numbers import Integral, Real
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 from scipy.special import stdtrit
 
-from puidrec.data.simulator.worlds import SimulatedWorld, SimulationOptions, get_world
+from puidrec.errors import InputError
 from puidrec.rng import generator
 
 BASE_RATING = 2.9
-"""Mean rating where all effects are 0; with |feature effects| <= 0.9 and |hidden| <= 1 the mean
-stays in 1..5."""
+"""Mean rating without effects; feature effects of 0.9 and hidden ones of 1 keep it in 1..5."""
 _SEGMENTS = ("casual", "regular", "collector", "visitor")
 _REGIONS = ("north", "south", "islands")
 _GENRES = ("action", "comedy", "documentary", "drama", "family", "thriller")
 _NODES, _HEAVY_NODES = 20, 48
 _HEAVY_TAIL = 5e-4
 _HEAVY_SCALE = float(np.sqrt(0.5) / np.sqrt(3.0))
-"""h in [-1, 1] has the variance 1/2, Student's t with 3 degrees of freedom 3: here both vary alike,
-about."""
+"""h in [-1, 1] has the variance 1/2, Student's t with 3 degrees of freedom 3: now both about 1/2."""
 _LEVELS = 8
 """Steps of the graded strengths of world `proportional`."""
+
+
+@dataclass(frozen=True)
+class SimulatedWorld:
+    """Who carries the hidden confounder. The weights sum to at most 1, and so |t| is at most 1."""
+
+    name: str
+    description: str
+    user: float = 0.0
+    item: float = 0.0
+    pair: float = 0.0
+    affected_share: float = 1.0
+    rest: float = 0.0
+    """The factor s_u of users who are not affected."""
+    recorded: bool = False
+    """The confounder of unaffected users is a feature column: it acts on them too, but is not
+    hidden."""
+    graded: bool = False
+    """`user` and `item` weights grow in proportion to the information gain of the entity's own
+    features."""
+    genre: float = 0.0
+    """Weight of the user's own hidden taste for the genre of the item."""
+    sign: int = 1
+    """Multiplies the sign of the options: −1 where people avoid what they like."""
+    flipped_share: float = 0.0
+    """Share of users, unknown which, whose sign is the other one."""
+    rating: float = 1.0
+    """Factor of the effect on ratings; 0: what is hidden drives exposure only, and confounds
+    nothing."""
+    probit: bool = False
+    """Exposure follows a probit model; only for worlds in which nothing is hidden."""
+    interactions: bool = False
+    """Features act by U-shapes and interactions that bins and bilinear models miss."""
+    heavy: bool = False
+    """h has the heavy tails of Student's t with 3 degrees of freedom, not bounds; for traits of
+    users and items."""
+    ordinal: bool = False
+    """Ratings come from a latent taste by uneven cut points, not from a binomial law."""
+
+
+_ROWS = (
+    SimulatedWorld("entity", "hidden traits of users and of items", user=0.5, item=0.5),
+    SimulatedWorld(
+        "pair",
+        "varies by pair; strong for half of the users",
+        pair=1.0,
+        affected_share=0.5,
+        rest=0.3,
+    ),
+    SimulatedWorld(
+        "mixed",
+        "traits of users and items, and a part that varies by pair",
+        user=0.35,
+        item=0.25,
+        pair=0.4,
+    ),
+    SimulatedWorld(
+        "half-complete",
+        "recorded for half of the users only",
+        user=1.0,
+        affected_share=0.5,
+        recorded=True,
+    ),
+    SimulatedWorld(
+        "proportional",
+        "as strong as the features' own information gain",
+        user=0.5,
+        item=0.5,
+        graded=True,
+    ),
+    SimulatedWorld("no-confounding", "nothing hidden"),
+    SimulatedWorld(
+        "reversed", "people avoid what they like", user=0.2, item=0.2, pair=0.6, sign=-1
+    ),
+    SimulatedWorld(
+        "mixed-sign",
+        "half of the users avoid what they like",
+        user=0.2,
+        pair=0.8,
+        flipped_share=0.5,
+    ),
+    SimulatedWorld("trait-genre", "a hidden taste of each user for each genre", genre=1.0),
+    SimulatedWorld(
+        "heavy-tailed",
+        "hidden traits of users and items with heavy tails",
+        user=0.35,
+        item=0.35,
+        heavy=True,
+        ordinal=True,
+    ),
+    SimulatedWorld(
+        "ordinal",
+        "by pair and user; ratings by uneven cut points",
+        user=0.3,
+        pair=0.7,
+        ordinal=True,
+    ),
+    SimulatedWorld(
+        "benign-activity", "unrecorded activity that confounds nothing", user=1.0, rating=0.0
+    ),
+    SimulatedWorld(
+        "awkward",
+        "all is recorded, but acts by probit and interactions",
+        probit=True,
+        interactions=True,
+    ),
+)
+WORLDS = {world.name: world for world in _ROWS}
+"""The named worlds. Except in `half-complete`, features do not reveal who is affected."""
+
+
+def get_world(name: str) -> SimulatedWorld:
+    """Look a world up by name."""
+    if name not in WORLDS:
+        raise InputError("unknown world", found=name, expected=f"one of {', '.join(WORLDS)}")
+    return WORLDS[name]
+
+
+RANGES: dict[str, tuple[str, Any, float, float]] = {
+    "n_users": ("number of users", Integral, 2, 2**31 - 1),
+    "n_items": ("number of items", Integral, 2, 2**31 - 1),
+    "n_rows": ("number of rows", Integral, 1, math.inf),
+    "n_uniform": ("uniform sample size", Integral, 0, math.inf),
+    "density": ("density", Real, 1e-6, 0.9),
+    "exposure_strength": ("exposure strength", Real, 0, 4),
+    "rating_strength": ("rating strength (stars)", Real, 0, 1),
+    "sign": ("sign", Integral, -1, 1),
+    "affected_share": ("affected share", Real, 0, 1),
+    "seed": ("seed", Integral, 0, math.inf),
+}
+"""Each number of a simulation: in words, its type, the lowest and the highest value. Beyond one
+star a mean rating would leave the scale."""
+
+
+def check_numbers(options: Mapping[str, Any]) -> None:
+    """Refuse options that are no numbers or out of range; None stands for a default."""
+    for name, (words, kind, low, high) in RANGES.items():
+        found = options.get(name)
+        if found is None:
+            continue
+        if isinstance(found, bool) or not isinstance(found, kind):
+            expected = "a whole number" if kind is Integral else "a number"
+            raise InputError(f"option {name} is not {expected}", found=found, expected=expected)
+        if not low <= found <= high or (name == "sign" and not found):
+            expected = "1 or -1" if name == "sign" else f"{low:g} to {high:g}"
+            raise InputError(f"{words} out of range", found=found, expected=expected)
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    """All that a simulation depends on; equal options give equal data, in memory or in files."""
+
+    world: str
+    n_users: int
+    n_items: int
+    density: float
+    """Expected share of D that is logged."""
+    n_uniform: int
+    """Pairs drawn uniformly from D without replacement."""
+    exposure_strength: float
+    """Largest shift of the exposure logit by what is hidden; exp of it is about the largest Γ."""
+    rating_strength: float
+    """Largest shift of the mean rating, in stars, by what is hidden."""
+    sign: Literal[1, -1]
+    """+1: people pick what they like."""
+    affected_share: float
+    """Share of users with the full hidden confounder."""
+    seed: int
+
+    def __post_init__(self) -> None:
+        get_world(self.world)
+        check_numbers(self.as_dict())
+        if self.n_uniform > self.n_pairs:
+            expected = f"0 to {self.n_pairs}, all pairs"
+            raise InputError(
+                "uniform sample size out of range", found=self.n_uniform, expected=expected
+            )
+
+    @property
+    def n_pairs(self) -> int:
+        """The size of D."""
+        return self.n_users * self.n_items
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON and for a data set's notes."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -65,12 +252,9 @@ class Strengths:
 
     def largest(self, user_class: np.ndarray, item_class: np.ndarray) -> np.ndarray:
         """The largest |t| that a pair of these classes can have."""
-        own = self.user[user_class] + self.genre[user_class]
-        most = largest_hidden(self.heavy)
-        top: np.ndarray = most * (
-            own + self.gate[user_class] * self.item[item_class] + self.pair[user_class]
-        )
-        return top
+        own = self.user[user_class] + self.genre[user_class] + self.pair[user_class]
+        both = self.gate[user_class] * self.item[item_class]
+        return largest_hidden(self.heavy) * (own + both)
 
 
 @dataclass(frozen=True)
@@ -139,10 +323,7 @@ def hidden_from_uniform(uniform: np.ndarray, heavy: bool = False) -> np.ndarray:
     quantiles, so that a few people are an order of magnitude more extreme than the others.
     """
     if heavy:
-        h: np.ndarray = _HEAVY_SCALE * stdtrit(
-            3.0, np.clip(uniform, _HEAVY_TAIL, 1.0 - _HEAVY_TAIL)
-        )
-        return h
+        return _HEAVY_SCALE * stdtrit(3.0, np.clip(uniform, _HEAVY_TAIL, 1.0 - _HEAVY_TAIL))
     return np.cos(np.pi * uniform)
 
 
@@ -213,8 +394,7 @@ def _interacting(
 def _third(values: pl.Series) -> np.ndarray:
     """0, 1 or 2: the third of its range that a value is in."""
     column = values.to_numpy()
-    code: np.ndarray = np.clip(3 * (column - column.min()) / np.ptp(column), 0, 2).astype(np.int64)
-    return code
+    return np.clip(3 * (column - column.min()) / np.ptp(column), 0, 2).astype(np.int64)
 
 
 def _users(options: SimulationOptions, heavy: bool) -> EntityColumns:
@@ -280,8 +460,7 @@ def _graded(main_effect: np.ndarray) -> np.ndarray:
     ratio = np.exp(main_effect) / np.exp(main_effect).mean()
     gain = ratio * np.log(ratio) - ratio + 1.0
     share = np.minimum(1.0, gain / np.quantile(gain, 0.9))
-    level: np.ndarray = np.ceil(share * _LEVELS - 1e-9).astype(np.int64).clip(1) - 1
-    return level
+    return np.ceil(share * _LEVELS - 1e-9).astype(np.int64).clip(1) - 1
 
 
 def _strengths(world: SimulatedWorld, affected_share: float) -> Strengths:

@@ -26,17 +26,17 @@ from scipy.special import expit, logit, ndtr
 from puidrec.data.simulator.population import (
     BASE_RATING,
     SimulatedPopulation,
+    SimulatedWorld,
+    SimulationOptions,
     Strengths,
+    get_world,
     hidden_from_uniform,
     hidden_nodes,
     make_population,
 )
-from puidrec.data.simulator.worlds import SimulatedWorld, SimulationOptions, get_world
 from puidrec.errors import InputError
-from puidrec.rng import derive_seed, generator
+from puidrec.rng import GOLDEN, derive_seed, generator, mix64
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _GRID = np.linspace(-30.0, 16.0, 46 * 16 + 1)
 PROBIT_SCALE = 0.6
 CUTS = np.array([1.9, 2.5, 3.0, 3.9])
@@ -93,17 +93,15 @@ class Truth:
         users, items = self._checked(users, items)
         if self.world.probit:  # nothing is hidden there
             return np.zeros(users.shape)
-        phi: np.ndarray = (
+        return (
             self._index(users, items)
             + self._shift(users, items)
             - self._nominal_logit(users, items)
         )
-        return phi
 
     def gamma(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Γ = exp|φ(h)|, the smallest that is valid for the pair."""
-        gamma: np.ndarray = np.exp(np.abs(self.phi(users, items)))
-        return gamma
+        return np.exp(np.abs(self.phi(users, items)))
 
     def gamma_bound(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """The largest Γ that the pair's strength class can reach, over h."""
@@ -115,8 +113,7 @@ class Truth:
             sides.users.strength_class[users], sides.items.strength_class[items]
         )
         offset = np.abs(self._index(users, items) - self._nominal_logit(users, items))
-        bound: np.ndarray = np.exp(offset + self.options.exposure_strength * largest)
-        return bound
+        return np.exp(offset + self.options.exposure_strength * largest)
 
     def expected_rating(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """E[r | x] over all of D: what a features-only model should predict."""
@@ -209,10 +206,7 @@ class Truth:
         """y: the latent rating, with what is hidden."""
         own = self.population.users.sign
         hidden = self.gain * self.hidden_effect(users, items)
-        taste: np.ndarray = self._latent(users, items) + (
-            hidden if own is None else own[users] * hidden
-        )
-        return taste
+        return self._latent(users, items) + (hidden if own is None else own[users] * hidden)
 
     @cached_property
     def _mean_rating(self) -> HiddenMean:
@@ -257,8 +251,7 @@ class Truth:
     ) -> np.ndarray:
         """logit p(x) for exposure indices m of pairs of these classes."""
         if self.world.probit:
-            nominal: np.ndarray = logit(exposed(m, probit=True))
-            return nominal
+            return logit(exposed(m, probit=True))
         return self.nominal.mean(m, user_group, item_class)
 
     def _checked(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -281,21 +274,18 @@ class Truth:
 def exposed(m: np.ndarray, probit: bool = False) -> np.ndarray:
     """The probability of exposure of an index; a probit is scaled so that indices act about as in a
     logit."""
-    p: np.ndarray = ndtr(PROBIT_SCALE * m) if probit else expit(m)
-    return p
+    return ndtr(PROBIT_SCALE * m) if probit else expit(m)
 
 
 def mean_by_cuts(taste: np.ndarray) -> np.ndarray:
     """The mean of a rating that counts the cut points below taste + logistic noise."""
-    mean: np.ndarray = 1.0 + expit(np.subtract.outer(taste, CUTS) / CUT_NOISE).sum(axis=-1)
-    return mean
+    return 1.0 + expit(np.subtract.outer(taste, CUTS) / CUT_NOISE).sum(axis=-1)
 
 
 def level_by_cuts(taste: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """The realised rating, 1 to 5 (uint8), by a uniform draw."""
     noisy = taste + CUT_NOISE * logit(uniform)
-    level: np.ndarray = (1 + (np.subtract.outer(noisy, CUTS) > 0.0).sum(axis=-1)).astype(np.uint8)
-    return level
+    return (1 + (np.subtract.outer(noisy, CUTS) > 0.0).sum(axis=-1)).astype(np.uint8)
 
 
 def _solve_intercept(truth: Truth) -> float:
@@ -318,17 +308,6 @@ def _solve_intercept(truth: Truth) -> float:
     return float(brentq(excess, centre - 8.0, centre + 8.0, xtol=1e-10))
 
 
-def mix64(state: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64: a bijection of 64-bit words in which every bit moves every
-    other."""
-    z: np.ndarray = state ^ (state >> np.uint64(30))
-    z *= _FIRST
-    z ^= z >> np.uint64(27)
-    z *= _SECOND
-    z ^= z >> np.uint64(31)
-    return z
-
-
 def pair_uniform(key: int, users: np.ndarray, items: np.ndarray) -> np.ndarray:
     """Uniform draws in (0, 1), one per pair: each user owns a splitmix64 sequence, the item is its
     counter.
@@ -336,10 +315,10 @@ def pair_uniform(key: int, users: np.ndarray, items: np.ndarray) -> np.ndarray:
     The draw of a pair is a hash of (key, user, item), so the truth can be asked for any pairs, in
     any order and any chunk, and nothing of the size of D is ever stored.
     """
-    state = users.astype(np.uint64) * _GOLDEN
+    state = users.astype(np.uint64) * GOLDEN
     state += np.uint64(key)
     state = mix64(state)
-    state += (items.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    state += (items.astype(np.uint64) + np.uint64(1)) * GOLDEN
     draw = (mix64(state) >> np.uint64(11)).astype(np.float64)
     draw += 0.5
     draw *= 2.0**-53
@@ -427,5 +406,4 @@ class HiddenMean:
         column = user_group.astype(np.int64) * self._n_items + item_class
         x = (position - cell) / 16.0
         c3, c2, c1, c0 = (table[cell, column] for table in self._coefficients)
-        value: np.ndarray = m + ((c3 * x + c2) * x + c1) * x + c0
-        return value
+        return m + ((c3 * x + c2) * x + c1) * x + c0

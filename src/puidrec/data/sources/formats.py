@@ -196,19 +196,6 @@ def read_matrix_file(path: AnyPath) -> Matrix:
     return matrix
 
 
-def write_matrix_file(path: Path, matrix: Matrix) -> None:
-    """Write a CSR matrix for `scipy.sparse.load_npz`."""
-    with path.open("wb") as stream:
-        np.savez_compressed(
-            stream,
-            indices=matrix.indices,
-            indptr=matrix.indptr,
-            format=np.array(b"csr"),
-            shape=np.array(matrix.shape),
-            data=matrix.data,
-        )
-
-
 def write_dataset(data: Dataset, form: str, folder: Path) -> dict[str, int]:
     """Write a data set into a folder in the form that another tool reads; returns the rows of each
     file."""
@@ -217,7 +204,7 @@ def write_dataset(data: Dataset, form: str, folder: Path) -> dict[str, int]:
     parts = {"logged": data.logged, **({} if data.uniform is None else {"uniform": data.uniform})}
     if form == "csr":
         for key, part in parts.items():
-            write_matrix_file(folder / f"{key}.npz", part.to_matrix())
+            sparse.save_npz(folder / f"{key}.npz", sparse.csr_matrix(part.to_matrix()))
         for side, ids in (("user", data.user_ids), ("item", data.item_ids)):
             write_json(folder / f"{side}_ids.json", ids.ids.to_list())
         return {f"{key}.npz": len(part) for key, part in parts.items()}

@@ -22,7 +22,7 @@ trains, 22 to 28 April validates, 29 April to 8 May tests).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import polars as pl
 
@@ -42,7 +42,10 @@ from puidrec.errors import InputError
 STANDARD = ("log_standard_4_08_to_4_21_pure.csv", "log_standard_4_22_to_5_08_pure.csv")
 RANDOM = "log_random_4_22_to_5_08_pure.csv"
 USERS, VIDEOS = "user_features_pure.csv", "video_features_basic_pure.csv"
-LABELS = ("is_click", "long_view", "is_like", "is_follow", "is_comment", "is_forward", "is_hate")
+Label = Literal[
+    "is_click", "long_view", "is_like", "is_follow", "is_comment", "is_forward", "is_hate"
+]
+LABELS = get_args(Label)
 USER_FEATURES = (
     "user_active_degree",
     "is_live_streamer",
@@ -57,9 +60,6 @@ VIDEO_FEATURES = ("video_type", "upload_type", "music_type")
 DAY = 86_400_000
 CHINA = 8 * 3_600_000
 """Hours by which China is ahead, in milliseconds."""
-Label = Literal[
-    "is_click", "long_view", "is_like", "is_follow", "is_comment", "is_forward", "is_hate"
-]
 
 
 def load(

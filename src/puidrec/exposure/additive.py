@@ -1,5 +1,5 @@
-"""Logistic regression over all of D when users and items fall into classes: the solver of `two-way`
-and `logistic`.
+"""Logistic regression of exposure over all of D when users and items fall into classes: `logistic`,
+and what `two-way` is fitted with.
 
     logit p_kl = cell[bin of k, bin of l] + offset_k + (X a)_k + offset_l + (Z b)_l
 
@@ -8,28 +8,37 @@ the K × L table of classes weighted by their sizes, and the data enter through 
 pairs per user class, per item class and per cell. Newton's method, its linear systems by conjugate
 gradients.
 
-Without features, entities of equal bin and equal degree are one class, since exposure cannot tell
-them apart; neighbouring degrees share a class where the table of classes would grow too large
-(`DegreeClasses`, `fit_budget`).
+`logistic` has a class per distinct feature row and no bins. Where numbers make nearly every row
+distinct, it is fitted on a case-control sample whose intercept is moved back to D.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
-from scipy.special import expit
+from scipy.special import expit, logit
+
+from puidrec.errors import InputError
+from puidrec.exposure.base import Exposure, FittedPropensity
+from puidrec.rng import generator
 
 MAX_STEPS = 60
 MAX_HALVINGS = 30
 TABLE_BUDGET = 2_000_000
-"""Largest table of user classes × item classes; beyond it, neighbouring degrees share a class."""
-OFFSET_LEVELS = 180
-"""Levels that known offsets are cut into, all bins together (at least four in each)."""
+"""Largest table of user classes × item classes."""
+RIDGE = 1.0
+"""L2 of the slopes of `logistic`."""
+FREE = 1e-9
+"""Ridge of its intercept; above 0 only so that an empty table stays finite."""
+SAMPLE = 200_000
+"""Seen pairs of a case-control sample, and unseen ones."""
+SCORE_LEVELS = 1000
 
 
 @dataclass(frozen=True)
@@ -170,30 +179,25 @@ class State:
     @cached_property
     def user_information(self) -> np.ndarray:
         """Binomial variance per user class."""
-        total: np.ndarray = self.weight.sum(axis=1)
-        return total
+        return self.weight.sum(axis=1)
 
     @cached_property
     def item_information(self) -> np.ndarray:
         """Binomial variance per item class."""
-        total: np.ndarray = self.weight.sum(axis=0)
-        return total
+        return self.weight.sum(axis=0)
 
     @cached_property
     def cell_information(self) -> np.ndarray:
         """Binomial variance per (user bin, item bin)."""
-        total: np.ndarray = self.problem.users.by_bin @ self._by_item_bin
-        return total
+        return self.problem.users.by_bin @ self._by_item_bin
 
     @cached_property
     def _by_item_bin(self) -> np.ndarray:
-        total: np.ndarray = (self.problem.items.by_bin @ self.weight.T).T
-        return total
+        return (self.problem.items.by_bin @ self.weight.T).T
 
     @cached_property
     def _by_user_bin(self) -> np.ndarray:
-        total: np.ndarray = self.problem.users.by_bin @ self.weight
-        return total
+        return self.problem.users.by_bin @ self.weight
 
     def hessian(self, d: Parameters) -> Parameters:
         """Hessian times direction: two products with the table of weights, the rest on bins."""
@@ -234,15 +238,13 @@ class State:
         scale = 1.0 / np.maximum(self.diagonal().pack(), 1e-12)
         operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
         jacobi = LinearOperator((size, size), matvec=lambda v: scale * v, dtype=np.float64)
-        direction: np.ndarray = cg(operator, -shape.pack(), rtol=rtol, maxiter=200, M=jacobi)[0]
-        return direction
+        return cg(operator, -shape.pack(), rtol=rtol, maxiter=200, M=jacobi)[0]
 
 
 def centred(cell: np.ndarray) -> np.ndarray:
     """The interaction part of a table: what row and column effects leave."""
     rows, columns = cell.mean(axis=1, keepdims=True), cell.mean(axis=0, keepdims=True)
-    interaction: np.ndarray = cell - rows - columns + cell.mean()
-    return interaction
+    return cell - rows - columns + cell.mean()
 
 
 def minimise(
@@ -297,136 +299,125 @@ def calibrating_shift(log_odds: np.ndarray, pairs: np.ndarray, n_seen: float) ->
 
 
 @dataclass(frozen=True)
-class Strata:
-    """Entities by bin and, where part of their log-odds is known beforehand, by level of that
-    offset within the bin."""
+class AdditiveScore:
+    """logit p = constant + user score + item score."""
 
-    of: np.ndarray
-    """Stratum of each entity."""
-    bin: np.ndarray
-    offset: np.ndarray
-    """Mean offset of each stratum."""
-    n_bins: int
-
-    @classmethod
-    def build(cls, bins: np.ndarray, n_bins: int, offset: np.ndarray | None = None) -> Strata:
-        """Cut offsets at quantiles within each bin; equal offsets are never parted."""
-        if offset is None:
-            return cls(bins, np.arange(n_bins), np.zeros(n_bins), n_bins)
-        levels = max(4, OFFSET_LEVELS // n_bins)
-        order = np.lexsort((offset, bins))
-        sorted_bin, sorted_offset = bins[order].astype(np.int64), offset[order]
-        new = np.concatenate([[True], (np.diff(sorted_bin) != 0) | (np.diff(sorted_offset) != 0)])
-        first = np.maximum.accumulate(np.where(new, np.arange(order.size), 0))
-        size = np.bincount(bins, minlength=n_bins)
-        rank = first - (np.cumsum(size) - size)[sorted_bin]
-        key = np.empty(order.size, np.int64)
-        key[order] = sorted_bin * levels + rank * levels // size[sorted_bin]
-        found, of, count = np.unique(key, return_inverse=True, return_counts=True)
-        return cls(of, found // levels, np.bincount(of, weights=offset) / count, n_bins)
+    constant: float
+    user: np.ndarray
+    item: np.ndarray
+    mode: Literal["cells", "sample"]
 
 
-@dataclass(frozen=True)
-class DegreeClasses:
-    """Entities by (stratum, degree), and these kinds grouped into classes of similar degree within
-    a stratum."""
+class Logistic(FittedPropensity):
+    """Logistic regression of exposure on features; without side tables, on the one-hot bins."""
 
-    strata: Strata
-    kind_of: np.ndarray
-    """Kind of each entity."""
-    kind_stratum: np.ndarray
-    kind_degree: np.ndarray
-    kind_size: np.ndarray
-    class_of: np.ndarray
-    """Class of each kind."""
+    name = "logistic"
 
-    @classmethod
-    def build(cls, strata: Strata, degree: np.ndarray) -> DegreeClasses:
-        """One class per kind."""
-        width = int(degree.max()) + 1
-        key = strata.of.astype(np.int64) * width + degree
-        found, kind_of, size = np.unique(key, return_inverse=True, return_counts=True)
-        return cls(
-            strata,
-            kind_of,
-            found // width,
-            found % width,
-            size.astype(np.float64),
-            np.arange(found.size),
+    def _fit(self, data: Exposure) -> None:
+        self.score_ = fit_scores(data)
+
+    def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
+        score = self.score_
+        return expit(score.constant + score.user[users] + score.item[items])
+
+    def _details(self) -> dict[str, Any]:
+        return {"mode": self.score_.mode, "ridge": RIDGE}
+
+
+def one_hot(codes: np.ndarray) -> sparse.csr_array:
+    """Codes as indicator columns, [entities, largest code + 1]."""
+    return sparse.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)))
+
+
+def feature_scores(data: Exposure) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """What the features say of each user and of each item: log-odds, None for a side without
+    features."""
+    if data.user_features is None and data.item_features is None:
+        return None, None
+    score = fit_scores(data)
+    return (
+        None if data.user_features is None else score.user - score.user.mean(),
+        None if data.item_features is None else score.item - score.item.mean(),
+    )
+
+
+def fit_scores(data: Exposure) -> AdditiveScore:
+    """Over all of D through distinct feature rows where these are few, else on a sample."""
+    counts = data.counts
+    designs = [
+        one_hot(bins) if features is None else features
+        for features, bins in (
+            (data.user_features, counts.user_bin),
+            (data.item_features, counts.item_bin),
         )
+    ]
+    kinds = [_distinct_rows(design) for design in designs]
+    if (int(kinds[0].max()) + 1) * (int(kinds[1].max()) + 1) > TABLE_BUDGET:
+        return fit_sample(data, designs)
+    degrees = (counts.user_degree, counts.item_degree)
+    users, items = (_side(*side) for side in zip(designs, kinds, degrees, strict=True))
+    centre = float(logit(data.rate))
+    start = Parameters(np.full((1, 1), centre), *(np.zeros(d.shape[1]) for d in designs))
+    problem = AdditiveProblem(users, items, np.full((1, 1), float(data.n_seen)), centre)
+    point, _ = minimise(problem, start, Ridge(RIDGE, RIDGE, 0.0, FREE))
+    constant = float(point.cell[0, 0])
+    return AdditiveScore(constant, designs[0] @ point.user, designs[1] @ point.item, "cells")
 
-    @property
-    def n_classes(self) -> int:
-        """Number of classes."""
-        return int(self.class_of[-1]) + 1
 
-    def at_most(self, limit: int) -> DegreeClasses:
-        """Group degrees in steps of equal ratio, the finest steps that leave at most `limit`
-        classes."""
-        grouped, step = self, 0.005
-        while grouped.n_classes > limit and step < 50.0:
-            level = np.floor(np.log1p(self.kind_degree) / step).astype(np.int64)
-            key = self.kind_stratum * (int(level.max()) + 1) + level
-            grouped = replace(self, class_of=np.unique(key, return_inverse=True)[1])
-            step *= 1.25
-        return grouped
+def fit_sample(data: Exposure, designs: list[sparse.csr_array]) -> AdditiveScore:
+    """Seen pairs against unseen ones drawn from D; slopes are those of D, the intercept is set by
+    calibration."""
+    from sklearn.linear_model import LogisticRegression
 
-    def side(self) -> ClassSide:
-        """The classes as one side of the exposure model; degree totals are exact whatever the
-        grouping."""
-        size = np.bincount(self.class_of, weights=self.kind_size)
-        observed = np.bincount(self.class_of, weights=self.kind_size * self.kind_degree)
-        stratum = self._class_stratum()
-        return ClassSide(
-            size,
-            observed,
-            self.strata.bin[stratum],
-            self.strata.n_bins,
-            offset=self.strata.offset[stratum],
+    if data.log is None:
+        raise InputError(
+            "too many distinct feature rows for counts alone",
+            expected="the log itself",
+            hint="Use the propensity 'cells'.",
         )
-
-    def _class_stratum(self) -> np.ndarray:
-        stratum: np.ndarray = self.kind_stratum[np.unique(self.class_of, return_index=True)[1]]
-        return stratum
-
-    def to_entities(self, values: np.ndarray) -> np.ndarray:
-        """Values of classes to values of entities.
-
-        A class's value belongs to its mean degree; other degrees are read off a monotone curve
-        through the classes of the stratum, over log(1 + degree).
-        """
-        if self.n_classes == self.kind_size.size:
-            direct: np.ndarray = values[self.kind_of]
-            return direct
-        from scipy.interpolate import (
-            PchipInterpolator,
-        )  # takes long to import; small logs do without
-
-        side, stratum = self.side(), self._class_stratum()
-        x, wanted = np.log1p(side.observed / side.size), np.log1p(self.kind_degree)
-        # Classes and kinds are sorted by stratum, so each stratum is a slice of both.
-        found = np.unique(stratum)
-        nodes, kinds = (
-            np.stack(
-                [np.searchsorted(s, found, "left"), np.searchsorted(s, found, "right")], axis=1
-            )
-            for s in (stratum, self.kind_stratum)
-        )
-        read = np.empty(wanted.size)
-        for (n0, n1), (k0, k1) in zip(nodes.tolist(), kinds.tolist(), strict=True):
-            curve = PchipInterpolator(x[n0:n1], values[n0:n1]) if n1 - n0 > 1 else None
-            read[k0:k1] = values[n0] if curve is None else curve(wanted[k0:k1])
-        entities: np.ndarray = read[self.kind_of]
-        return entities
+    random = generator(0, "propensity")
+    log = np.sort(data.log.user.astype(np.int64) * data.counts.n_items + data.log.item)
+    seen = log if log.size <= SAMPLE else log[random.choice(log.size, SAMPLE, replace=False)]
+    pairs = np.concatenate([seen, _draw_unseen(log, data, random)])
+    user, item = pairs // data.counts.n_items, pairs % data.counts.n_items
+    rows = sparse.csr_array(sparse.hstack([designs[0][user], designs[1][item]], format="csr"))
+    label = np.arange(user.size) < seen.size
+    fitted = LogisticRegression(C=1.0 / RIDGE, max_iter=1000).fit(rows, label)
+    slopes = np.split(fitted.coef_[0], [designs[0].shape[1]])
+    scores = [design @ slope for design, slope in zip(designs, slopes, strict=True)]
+    (u, n_u), (i, n_i) = (_levels(score) for score in scores)
+    shift = calibrating_shift(u[:, None] + i, np.multiply.outer(n_u, n_i), float(data.n_seen))
+    return AdditiveScore(shift, scores[0], scores[1], "sample")
 
 
-def fit_budget(
-    users: DegreeClasses, items: DegreeClasses, budget: int = TABLE_BUDGET
-) -> tuple[DegreeClasses, DegreeClasses]:
-    """Group degrees so that the class table stays within the budget; the smaller side is kept whole
-    if it can."""
-    if users.n_classes * items.n_classes <= budget:
-        return users, items
-    root = int(budget**0.5)
-    users = users.at_most(max(root, budget // items.n_classes))
-    return users, items.at_most(budget // users.n_classes)
+def _draw_unseen(log: np.ndarray, data: Exposure, random: np.random.Generator) -> np.ndarray:
+    """Uniform pairs of D (as sortable keys) that are not in the log, with replacement; fewer where
+    few are unseen."""
+    drawn = random.integers(0, data.n_pairs, int(SAMPLE / max(1.0 - data.rate, 0.1)))
+    place = np.minimum(np.searchsorted(log, drawn), log.size - 1)
+    drawn = drawn[log[place] != drawn][:SAMPLE]
+    if not drawn.size:
+        raise InputError("no unseen pair was drawn", found=f"{data.rate:.1%} of D seen")
+    return drawn
+
+
+def _levels(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores as at most `SCORE_LEVELS` values (means of neighbours) and how many entities have
+    each."""
+    parts = np.array_split(np.sort(score), min(SCORE_LEVELS, score.size))
+    return np.array([part.mean() for part in parts]), np.array([float(part.size) for part in parts])
+
+
+def _distinct_rows(design: sparse.csr_array) -> np.ndarray:
+    """A number per distinct feature row, by a random projection that equal rows share to the last
+    bit."""
+    design.sort_indices()
+    projected = design @ np.random.default_rng(20).standard_normal(design.shape[1])
+    return np.unique(projected, return_inverse=True)[1]
+
+
+def _side(design: sparse.csr_array, kind: np.ndarray, degree: np.ndarray) -> ClassSide:
+    first = np.unique(kind, return_index=True)[1]
+    size, observed = np.bincount(kind).astype(np.float64), np.bincount(kind, weights=degree)
+    rows = sparse.csr_array(design[first])
+    return ClassSide(size, observed, np.zeros(size.size, np.int64), 1, rows)
