@@ -25,6 +25,7 @@ def portable():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_scores_do_not_depend_on_kernels_threads_or_a_moved_start(portable) -> None:
     given = portable.SETTINGS
     plain = given["plain kernels of torch"] | given["plain kernels of MKL"]
