@@ -27,7 +27,7 @@ class MethodContract:
     """What holds for every method. Override `spec`; the method must be registered under its name."""
 
     spec: MethodSpec
-    settings: dict[str, Any] = {"dim": 3, "epochs": 8}  # noqa: RUF012 (meant to be overridden)
+    settings: dict[str, Any] = {"dim": 3, "l2": 0.1, "epochs": 8}  # noqa: RUF012 (meant to be overridden)
     """Settings with which a fit on a small log takes a moment."""
     _models: ClassVar[dict[tuple[type, str], Recommender]] = {}
 
