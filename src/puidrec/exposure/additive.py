@@ -14,7 +14,6 @@ distinct, it is fitted on a case-control sample whose intercept is moved back to
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -50,42 +49,24 @@ class ClassSide:
     observed: np.ndarray
     """Observed pairs of each class, all members together."""
     bin: np.ndarray
-    n_bins: int
-    design: sparse.csr_array | None = None
-    """Features [classes, columns]; None gives every member an effect of its own, equal within a
-    class."""
+    design: sparse.csr_array
+    """Features [classes, columns]: coefficients to effects."""
+    weight: np.ndarray
+    """How many effects share each coefficient: what its ridge penalty is multiplied with."""
     offset: np.ndarray | float = 0.0
     """Known part of the log-odds of each class."""
 
-    @cached_property
-    def weight(self) -> np.ndarray:
-        """How many effects share one coefficient: what its ridge penalty is multiplied with."""
-        return self.size if self.design is None else np.ones(self.design.shape[1])
+    @classmethod
+    def of_members(
+        cls, size: np.ndarray, observed: np.ndarray, bins: np.ndarray, offset: np.ndarray | float
+    ) -> ClassSide:
+        """Every member has an effect of its own, equal within a class."""
+        return cls(size, observed, bins, sparse.eye_array(size.size, format="csr"), size, offset)
 
     @cached_property
     def by_bin(self) -> sparse.csc_array:
         """Sums over the classes of each bin, [bins, classes]."""
-        rows = np.arange(self.size.size)
-        return sparse.csr_array(
-            (np.ones(rows.size), (rows, self.bin)), shape=(rows.size, self.n_bins)
-        ).T
-
-    @cached_property
-    def _turned_design(self) -> sparse.csc_array | None:
-        """Made once: Newton's method asks for thousands of products with it."""
-        return None if self.design is None else self.design.T
-
-    def spread(self, coefficients: np.ndarray) -> np.ndarray:
-        """Coefficients to effects per class."""
-        return coefficients if self.design is None else self.design @ coefficients
-
-    def gather(self, rows: np.ndarray) -> np.ndarray:
-        """Adjoint of `spread`."""
-        return rows if self._turned_design is None else self._turned_design @ rows
-
-    def gather_squared(self, rows: np.ndarray) -> np.ndarray:
-        """Diagonal of designᵀ · diag(rows) · design."""
-        return rows if self.design is None else self.design.power(2).T @ rows
+        return one_hot(self.bin).T
 
 
 @dataclass(frozen=True)
@@ -101,26 +82,11 @@ class Ridge:
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """A point of the model, or a direction."""
-
-    cell: np.ndarray
-    user: np.ndarray
-    item: np.ndarray
-
-    def pack(self) -> np.ndarray:
-        """As one vector."""
-        return np.concatenate([self.cell.ravel(), self.user, self.item])
-
-    def unpack(self, vector: np.ndarray) -> Parameters:
-        """A vector in the shape of this point."""
-        cell, user, item = np.split(vector, [self.cell.size, self.cell.size + self.user.size])
-        return Parameters(cell.reshape(self.cell.shape), user, item)
-
-
-@dataclass(frozen=True)
 class AdditiveProblem:
-    """Minimise the penalised negative log-likelihood of exposure over D."""
+    """Minimise the penalised negative log-likelihood of exposure over D.
+
+    A point is one vector: the table of cells, the coefficients of users, those of items.
+    """
 
     users: ClassSide
     items: ClassSide
@@ -129,38 +95,62 @@ class AdditiveProblem:
     centre: float
     """Overall log-odds."""
 
-    def logit(self, at: Parameters) -> np.ndarray:
+    def split(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cells, coefficients of users, coefficients of items."""
+        ends = [self.cells.size, self.cells.size + self.users.weight.size]
+        cell, user, item = np.split(point, ends)
+        return cell.reshape(self.cells.shape), user, item
+
+    def effects(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cells, effects of user classes, effects of item classes."""
+        cell, user, item = self.split(point)
+        return cell, self.users.design @ user, self.items.design @ item
+
+    def gather(self, cell: np.ndarray, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+        """Adjoint of `effects`."""
+        return np.concatenate(
+            [cell.ravel(), self.users.design.T @ user, self.items.design.T @ item]
+        )
+
+    def pull(self, point: np.ndarray, ridge: Ridge) -> np.ndarray:
+        """The gradient of the penalties around 0, which is linear in the point."""
+        cell, user, item = self.split(point)
+        cells = ridge.interaction * centred(cell) + ridge.cell * cell
+        user, item = ridge.user * self.users.weight * user, ridge.item * self.items.weight * item
+        return np.concatenate([cells.ravel(), user, item])
+
+    def from_centre(self, point: np.ndarray) -> np.ndarray:
+        """A point seen from where the penalties are 0: all cells at `centre`."""
+        return point - np.where(np.arange(point.size) < self.cells.size, self.centre, 0.0)
+
+    def logit(self, point: np.ndarray) -> np.ndarray:
         """Log-odds of every pair of classes."""
-        u, i = self.users, self.items
-        table: np.ndarray = at.cell[np.ix_(u.bin, i.bin)]
-        table += (u.spread(at.user) + u.offset)[:, None]
-        table += i.spread(at.item) + i.offset
+        cell, user, item = self.effects(point)
+        table: np.ndarray = cell[np.ix_(self.users.bin, self.items.bin)]
+        table += (user + self.users.offset)[:, None]
+        table += item + self.items.offset
         return table
 
-    def value(self, at: Parameters, ridge: Ridge) -> float:
+    def value(self, point: np.ndarray, ridge: Ridge) -> float:
         """The loss itself, up to a constant (the observed pairs' offsets)."""
         u, i = self.users, self.items
-        loss = u.size @ np.logaddexp(0.0, self.logit(at)) @ i.size - (self.cells * at.cell).sum()
-        loss -= u.observed @ u.spread(at.user) + i.observed @ i.spread(at.item)
-        loss += 0.5 * (ridge.user * u.weight @ at.user**2 + ridge.item * i.weight @ at.item**2)
-        loss += 0.5 * (ridge.interaction * (centred(at.cell) ** 2).sum())
-        return float(loss + 0.5 * ridge.cell * ((at.cell - self.centre) ** 2).sum())
+        cell, user, item = self.effects(point)
+        loss = u.size @ np.logaddexp(0.0, self.logit(point)) @ i.size
+        loss -= (self.cells * cell).sum() + u.observed @ user + i.observed @ item
+        off = self.from_centre(point)
+        return float(loss + 0.5 * off @ self.pull(off, ridge))
 
-    def state(self, at: Parameters, ridge: Ridge) -> State:
+    def state(self, point: np.ndarray, ridge: Ridge) -> State:
         """Gradient and curvature at a point."""
         u, i = self.users, self.items
-        logit = self.logit(at)
+        logit = self.logit(point)
         p = expit(logit, out=logit)
         expected = p * u.size[:, None]
         expected *= i.size
-        gradient = Parameters(
-            u.by_bin @ (i.by_bin @ expected.T).T
-            - self.cells
-            + ridge.interaction * centred(at.cell)
-            + ridge.cell * (at.cell - self.centre),
-            u.gather(expected.sum(axis=1) - u.observed) + ridge.user * u.weight * at.user,
-            i.gather(expected.sum(axis=0) - i.observed) + ridge.item * i.weight * at.item,
-        )
+        rows, columns = expected.sum(axis=1), expected.sum(axis=0)
+        cells = u.by_bin @ (i.by_bin @ expected.T).T
+        gradient = self.gather(cells - self.cells, rows - u.observed, columns - i.observed)
+        gradient += self.pull(self.from_centre(point), ridge)
         np.subtract(1.0, p, out=p)
         expected *= p
         return State(self, ridge, gradient, expected)
@@ -172,7 +162,7 @@ class State:
 
     problem: AdditiveProblem
     ridge: Ridge
-    gradient: Parameters
+    gradient: np.ndarray
     weight: np.ndarray
     """Binomial variance of each class pair, [user classes, item classes]."""
 
@@ -199,46 +189,34 @@ class State:
     def _by_user_bin(self) -> np.ndarray:
         return self.problem.users.by_bin @ self.weight
 
-    def hessian(self, d: Parameters) -> Parameters:
+    def hessian(self, direction: np.ndarray) -> np.ndarray:
         """Hessian times direction: two products with the table of weights, the rest on bins."""
-        u, i, r = self.problem.users, self.problem.items, self.ridge
-        user, item = u.spread(d.user), i.spread(d.item)
-        rows = (
-            self.user_information * user
-            + self.weight @ item
-            + (self._by_item_bin * d.cell[u.bin]).sum(axis=1)
-        )
+        u, i = self.problem.users, self.problem.items
+        cell, user, item = self.problem.effects(direction)
+        rows = self.user_information * user + self.weight @ item
+        rows += (self._by_item_bin * cell[u.bin]).sum(axis=1)
         columns = self.item_information * item + user @ self.weight
-        columns += (self._by_user_bin * d.cell[:, i.bin]).sum(axis=0)
-        cell = (
-            u.by_bin @ (self._by_item_bin * user[:, None])
-            + (i.by_bin @ (self._by_user_bin * item).T).T
-        )
-        cell += (self.cell_information + r.cell) * d.cell + r.interaction * centred(d.cell)
-        return Parameters(
-            cell,
-            u.gather(rows) + r.user * u.weight * d.user,
-            i.gather(columns) + r.item * i.weight * d.item,
-        )
+        columns += (self._by_user_bin * cell[:, i.bin]).sum(axis=0)
+        cells = self.cell_information * cell + u.by_bin @ (self._by_item_bin * user[:, None])
+        cells += (i.by_bin @ (self._by_user_bin * item).T).T
+        return self.problem.gather(cells, rows, columns) + self.problem.pull(direction, self.ridge)
 
-    def diagonal(self) -> Parameters:
+    def diagonal(self) -> np.ndarray:
         """Diagonal of the Hessian: the preconditioner."""
         u, i, r = self.problem.users, self.problem.items, self.ridge
-        return Parameters(
-            self.cell_information + r.cell + r.interaction,
-            u.gather_squared(self.user_information) + r.user * u.weight,
-            i.gather_squared(self.item_information) + r.item * i.weight,
-        )
+        parts = [
+            self.cell_information.ravel() + r.cell + r.interaction,
+            u.design.power(2).T @ self.user_information + r.user * u.weight,
+            i.design.power(2).T @ self.item_information + r.item * i.weight,
+        ]
+        return np.concatenate(parts)
 
-    def newton_direction(self, rtol: float = 1e-4) -> np.ndarray:
+    def newton_direction(self) -> np.ndarray:
         """Solve Hessian · direction = −gradient."""
-        shape = self.gradient
-        size = shape.pack().size
-        product: Callable[[np.ndarray], np.ndarray] = lambda v: self.hessian(shape.unpack(v)).pack()  # noqa: E731
-        scale = 1.0 / np.maximum(self.diagonal().pack(), 1e-12)
-        operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
-        jacobi = LinearOperator((size, size), matvec=lambda v: scale * v, dtype=np.float64)
-        return cg(operator, -shape.pack(), rtol=rtol, maxiter=200, M=jacobi)[0]
+        shape = (self.gradient.size, self.gradient.size)
+        operator = LinearOperator(shape, matvec=self.hessian, dtype=np.float64)
+        jacobi = sparse.diags_array(1.0 / np.maximum(self.diagonal(), 1e-12))
+        return cg(operator, -self.gradient, rtol=1e-4, maxiter=200, M=jacobi)[0]
 
 
 def centred(cell: np.ndarray) -> np.ndarray:
@@ -248,27 +226,27 @@ def centred(cell: np.ndarray) -> np.ndarray:
 
 
 def minimise(
-    problem: AdditiveProblem, start: Parameters, ridge: Ridge, *, tolerance: float = 1e-12
-) -> tuple[Parameters, State]:
+    problem: AdditiveProblem, point: np.ndarray, ridge: Ridge, *, tolerance: float = 1e-12
+) -> tuple[np.ndarray, State]:
     """Newton's method to the minimum (the problem is convex), halving steps that do not lower the
     loss.
 
     Stops when the Newton decrement, the loss still to gain twice over, is below `tolerance` ×
     observed pairs.
     """
-    point, state = start, problem.state(start, ridge)
+    state = problem.state(point, ridge)
     limit = tolerance * max(float(problem.cells.sum()), 1.0)
     for _ in range(MAX_STEPS):
         direction = state.newton_direction()
-        slope = float(state.gradient.pack() @ direction)
+        slope = float(state.gradient @ direction)
         if -slope < limit:
             break
         before: float | None = None
         step = 1.0
         for _ in range(MAX_HALVINGS):
-            trial = start.unpack(point.pack() + step * direction)
+            trial = point + step * direction
             reached = problem.state(trial, ridge)
-            if float(reached.gradient.pack() @ direction) <= 0.0:
+            if float(reached.gradient @ direction) <= 0.0:
                 break  # still descending there, so by convexity lower than here: no need to compute the loss
             before = problem.value(point, ridge) if before is None else before
             if problem.value(trial, ridge) <= before + 1e-4 * step * slope + 1e-13 * abs(before):
@@ -282,20 +260,13 @@ def minimise(
 
 def calibrating_shift(log_odds: np.ndarray, pairs: np.ndarray, n_seen: float) -> float:
     """The δ with Σ pairs · σ(log_odds + δ) = n_seen: a model must expect as many seen pairs as
-    there are.
+    there are."""
+    from scipy.optimize import brentq  # takes long to import; most methods do without
 
-    Newton's method, kept inside a shrinking bracket.
-    """
-    low, high, shift = -60.0, 60.0, 0.0
-    for _ in range(100):
-        p = expit(log_odds + shift)
-        gap, slope = float((pairs * p).sum()) - n_seen, float((pairs * p * (1.0 - p)).sum())
-        if abs(gap) <= 1e-12 * n_seen or high - low < 1e-14:
-            break
-        low, high = (low, shift) if gap > 0 else (shift, high)
-        trial = shift - gap / slope if slope > 0 else high
-        shift = trial if low < trial < high else (low + high) / 2.0
-    return shift
+    def surplus(shift: float) -> float:
+        return float((pairs * expit(log_odds + shift)).sum()) - n_seen
+
+    return float(brentq(surplus, -60.0, 60.0, xtol=1e-14))
 
 
 @dataclass(frozen=True)
@@ -356,12 +327,14 @@ def fit_scores(data: Exposure) -> AdditiveScore:
         return fit_sample(data, designs)
     degrees = (counts.user_degree, counts.item_degree)
     users, items = (_side(*side) for side in zip(designs, kinds, degrees, strict=True))
-    centre = float(logit(data.rate))
-    start = Parameters(np.full((1, 1), centre), *(np.zeros(d.shape[1]) for d in designs))
-    problem = AdditiveProblem(users, items, np.full((1, 1), float(data.n_seen)), centre)
+    problem = AdditiveProblem(
+        users, items, np.full((1, 1), float(data.n_seen)), float(logit(data.rate))
+    )
+    start = np.zeros(1 + users.weight.size + items.weight.size)
+    start[0] = problem.centre
     point, _ = minimise(problem, start, Ridge(RIDGE, RIDGE, 0.0, FREE))
-    constant = float(point.cell[0, 0])
-    return AdditiveScore(constant, designs[0] @ point.user, designs[1] @ point.item, "cells")
+    cell, user, item = problem.split(point)
+    return AdditiveScore(float(cell[0, 0]), designs[0] @ user, designs[1] @ item, "cells")
 
 
 def fit_sample(data: Exposure, designs: list[sparse.csr_array]) -> AdditiveScore:
@@ -420,4 +393,4 @@ def _side(design: sparse.csr_array, kind: np.ndarray, degree: np.ndarray) -> Cla
     first = np.unique(kind, return_index=True)[1]
     size, observed = np.bincount(kind).astype(np.float64), np.bincount(kind, weights=degree)
     rows = sparse.csr_array(design[first])
-    return ClassSide(size, observed, np.zeros(size.size, np.int64), 1, rows)
+    return ClassSide(size, observed, np.zeros(size.size, np.int64), rows, np.ones(rows.shape[1]))

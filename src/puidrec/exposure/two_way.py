@@ -21,7 +21,6 @@ from puidrec.exposure.additive import (
     TABLE_BUDGET,
     AdditiveProblem,
     ClassSide,
-    Parameters,
     Ridge,
     State,
     centred,
@@ -122,12 +121,8 @@ class DegreeClasses:
         size = np.bincount(self.class_of, weights=self.kind_size)
         observed = np.bincount(self.class_of, weights=self.kind_size * self.kind_degree)
         stratum = self._class_stratum()
-        return ClassSide(
-            size,
-            observed,
-            self.strata.bin[stratum],
-            self.strata.n_bins,
-            offset=self.strata.offset[stratum],
+        return ClassSide.of_members(
+            size, observed, self.strata.bin[stratum], self.strata.offset[stratum]
         )
 
     def _class_stratum(self) -> np.ndarray:
@@ -230,11 +225,11 @@ def fit_two_way(
     start = _start(problem, counts.pairs)
     fit = _fit_ridges(problem, start) if ridge is None else minimise(problem, start, ridge)
     point, state = fit
-    used = state.ridge
+    used, (cell, user, item) = state.ridge, problem.split(point)
     return TwoWayEffects(
-        point.cell,
-        users.to_entities(point.user),
-        items.to_entities(point.item),
+        cell,
+        users.to_entities(user),
+        items.to_entities(item),
         users.to_entities(1.0 / (state.user_information / problem.users.size + used.user)),
         items.to_entities(1.0 / (state.item_information / problem.items.size + used.item)),
         counts.user_bin,
@@ -245,16 +240,13 @@ def fit_two_way(
     )
 
 
-def _start(problem: AdditiveProblem, pairs: np.ndarray) -> Parameters:
+def _start(problem: AdditiveProblem, pairs: np.ndarray) -> np.ndarray:
     """Smoothed cell rates and log degree ratios: the Poisson solution, close where exposure is
     rare."""
     total, whole = problem.cells.sum(), pairs.sum()
     rate = (problem.cells + 10.0 * (total + 0.5) / (whole + 1.0)) / (pairs + 10.0)
-    return Parameters(
-        logit(np.clip(rate, 1e-9, 1 - 1e-9)),
-        _log_degree_ratio(problem.users),
-        _log_degree_ratio(problem.items),
-    )
+    sides = (_log_degree_ratio(side) for side in (problem.users, problem.items))
+    return np.concatenate([logit(np.clip(rate, 1e-9, 1 - 1e-9)).ravel(), *sides])
 
 
 def _log_degree_ratio(side: ClassSide) -> np.ndarray:
@@ -263,7 +255,7 @@ def _log_degree_ratio(side: ClassSide) -> np.ndarray:
     return np.log((side.observed / side.size + 1.0) / (mean + 1.0))
 
 
-def _fit_ridges(problem: AdditiveProblem, point: Parameters) -> tuple[Parameters, State]:
+def _fit_ridges(problem: AdditiveProblem, point: np.ndarray) -> tuple[np.ndarray, State]:
     """Alternate the fit and the empirical-Bayes variances of its effects; the last fit is exact."""
     ridge = Ridge(1.0, 1.0, 1.0, CELL_RIDGE)
     for _ in range(MAX_ROUNDS - 1):
@@ -276,18 +268,19 @@ def _fit_ridges(problem: AdditiveProblem, point: Parameters) -> tuple[Parameters
     return minimise(problem, point, ridge)
 
 
-def _effect_ridges(problem: AdditiveProblem, point: Parameters, state: State) -> Ridge:
+def _effect_ridges(problem: AdditiveProblem, point: np.ndarray, state: State) -> Ridge:
     """1/variance of user effects, item effects and interactions at the current fit."""
     ridge, users, items = state.ridge, problem.users, problem.items
+    cell, user, item = problem.split(point)
     parts = (
-        (point.user, users.size / state.user_information, users.size, ridge.user),
-        (point.item, items.size / state.item_information, items.size, ridge.item),
-        (centred(point.cell), 1.0 / state.cell_information, 1.0, ridge.interaction),
+        (user, users.size / state.user_information, users.size, ridge.user),
+        (item, items.size / state.item_information, items.size, ridge.item),
+        (centred(cell), 1.0 / state.cell_information, 1.0, ridge.interaction),
     )
-    user, item, interaction = (
+    ridges = (
         1.0 / effect_variance(s * (1.0 + lam * noise), noise, size) for s, noise, size, lam in parts
     )
-    return Ridge(user, item, interaction, CELL_RIDGE)
+    return Ridge(*ridges, CELL_RIDGE)
 
 
 def effect_variance(
