@@ -1,86 +1,95 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import scipy.sparse as sp
-from scipy.sparse.linalg import svds
 
-from puidrec.data.on_disk import Scratch
-from puidrec.data.row_matrix import RowMatrix
-from puidrec.methods.baselines import closed_form
+from puidrec.data import row_matrix
+from puidrec.data.dataset import Dataset
+from puidrec.data.on_disk import shard_log
+from puidrec.data.row_matrix import (
+    centred,
+    entity_keys,
+    item_count,
+    leading_svd,
+    row_hashes,
+    user_blocks,
+    with_values,
+)
 
 
 @pytest.fixture
 def dense() -> np.ndarray:
+    """Users without a value, and one with all."""
     rng = np.random.default_rng(0)
-    return np.where(rng.random((40, 13)) < 0.3, rng.standard_normal((40, 13)), 0.0)
-
-
-@pytest.fixture
-def matrices(dense, tmp_path: Path) -> tuple[RowMatrix, RowMatrix]:
-    """One matrix in one part, and in many with values on disk; a user without a value and one with
-    many included."""
+    dense = np.where(rng.random((40, 13)) < 0.3, rng.standard_normal((40, 13)), 0.0)
     dense[[0, 17, 39]] = 0.0
     dense[20] = np.arange(1.0, 14.0)
-    whole = RowMatrix.of(sp.csr_matrix(dense))
-    room = lambda: Scratch(tmp_path, whole.nnz)  # noqa: E731
-    return whole, RowMatrix(
-        whole.row_start, whole.item, whole.values, 13, max_pairs=9, scratch=room
-    )
+    return dense
 
 
-def test_parts_are_the_matrix(dense, matrices) -> None:
-    for matrix in matrices:
-        parts = list(matrix.parts())
-        np.testing.assert_array_equal(
-            np.concatenate([part.matrix.toarray() for part in parts]), dense
-        )
-        for part in parts:
-            np.testing.assert_array_equal(dense[part.user, part.item], part.values)
-    assert len(list(matrices[1].parts())) > 8
+def test_values_change_and_pairs_stay(dense) -> None:
+    matrix, there = sp.csr_array(dense), dense != 0
+    np.testing.assert_array_equal(item_count(matrix), there.sum(0))
+    np.testing.assert_array_equal(with_values(matrix, matrix.data / 2).toarray(), dense / 2)
+    user, item = np.arange(40.0), np.arange(13.0) / 10
+    less = np.where(there, dense - user[:, None] - item, 0.0)
+    np.testing.assert_allclose(centred(matrix, user, item).toarray(), less)
+    np.testing.assert_allclose(centred(matrix, 0.5).toarray(), np.where(there, dense - 0.5, 0.0))
+    zeros = with_values(matrix, 0.0 * matrix.data)
+    assert zeros.nnz == matrix.nnz, "values of 0 stay pairs"
 
 
-def test_sums_products_and_changes(dense, matrices) -> None:
-    x, y = (
-        np.random.default_rng(1).standard_normal((13, 2)),
-        np.random.default_rng(2).standard_normal((40, 2)),
-    )
-    for matrix in matrices:
-        np.testing.assert_allclose(matrix.operator @ x, dense @ x)
-        np.testing.assert_allclose(matrix.operator.H @ y, dense.T @ y)
-        np.testing.assert_allclose(matrix.operator @ x[:, 0], dense @ x[:, 0])
-        np.testing.assert_array_equal(matrix.item_count, (dense != 0).sum(0))
-        np.testing.assert_allclose(
-            matrix.sum_by_item(lambda part: part.values**2), (dense**2).sum(0)
-        )
-        half = matrix.map(lambda part: part.values / 2)
-        np.testing.assert_array_equal(half.operator @ np.eye(13), dense / 2)
-        assert matrix.any()
-        assert not matrix.map(lambda part: 0.0 * part.values).any()
-        strength = svds(matrix.operator, k=3, return_singular_vectors=False)
-        np.testing.assert_allclose(np.sort(strength), np.linalg.svd(dense)[1][2::-1])
+def test_leading_directions_are_those_of_the_dense_matrix(dense) -> None:
+    left, strength, right = leading_svd(sp.csr_array(dense), 3, np.ones(13))
+    np.testing.assert_allclose(strength, np.linalg.svd(dense)[1][:3])
+    np.testing.assert_allclose(dense @ right.T, left * strength, atol=1e-9)
+    assert (right[np.arange(3), np.abs(right).argmax(1)] > 0).all()
 
 
-@pytest.mark.parametrize("name", ["item-rate", "bias", "pure-svd"])
-def test_closed_forms_do_not_know_how_the_matrix_is_cut(name, matrices) -> None:
-    one, many = (closed_form(name, matrix, 3, 0).tile().numpy() for matrix in matrices)
-    np.testing.assert_allclose(many, one, atol=1e-6)
+def test_blocks_cover_all_users_and_keep_the_limit(dense) -> None:
+    start = sp.csr_array(dense).indptr
+    blocks = user_blocks(start, 9)
+    assert [blocks[0][0], *(stop for _, stop in blocks)] == [
+        0,
+        *(first for first, _ in blocks[1:]),
+        40,
+    ]
+    rows = [start[stop] - start[first] for first, stop in blocks]
+    assert max(rows) == 13, "one user alone may exceed it"
+    assert sorted(rows)[-2] <= 9
 
 
-def test_sums_and_numbers_by_user_of_parts_with_users_without_rows() -> None:
-    dense = np.array([[0.0, 2.0, 1.0], [0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    matrix = RowMatrix.of(sp.csr_matrix(dense))
-    for one in (matrix, replace(matrix, max_pairs=2)):
-        assert np.concatenate([part.sum_by_user(part.values) for part in one.parts()]).tolist() == [
-            3.0,
-            0.0,
-            3.0,
-            0.0,
-        ]
-        own = np.concatenate([part.of_users(np.arange(4.0)) for part in one.parts()])
-        assert own.tolist() == [0.0, 0.0, 2.0]
-    empty = RowMatrix.of(sp.csr_matrix((2, 3)))
-    assert [part.sum_by_user(part.values).tolist() for part in empty.parts()] == [[0.0, 0.0]]
+def test_hashes_do_not_know_how_many_users_are_looked_at_together(dense, monkeypatch) -> None:
+    matrix = sp.csr_array(dense)
+    keys, hashes = entity_keys(matrix, 3), row_hashes(matrix, 3)
+    monkeypatch.setattr(row_matrix, "PAIRS", 9)
+    for one, other in zip(keys, entity_keys(matrix, 3), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(row_hashes(matrix, 3), hashes)
+
+
+def test_hashes_follow_rows_whatever_users_and_items_are_called(dense) -> None:
+    rng = np.random.default_rng(1)
+    users, items = rng.permutation(40), rng.permutation(13)
+    hashes = with_values(sp.csr_array(dense), row_hashes(sp.csr_array(dense), 0).astype(float))
+    moved = sp.csr_array(dense[users][:, items])
+    own = with_values(moved, row_hashes(moved, 0).astype(float))
+    np.testing.assert_array_equal(own.toarray(), hashes.toarray()[users][:, items])
+    assert np.unique(hashes.data).size > 0.99 * hashes.nnz
+    assert (row_hashes(sp.csr_array(dense), 1) != row_hashes(sp.csr_array(dense), 0)).all()
+
+
+def test_the_matrix_of_a_log_on_disk_stays_there(tmp_path: Path) -> None:
+    key = np.flatnonzero(np.random.default_rng(0).random(30 * 11) < 0.4)
+    log = pl.DataFrame({"user_id": key // 11, "item_id": key % 11, "rating": key % 5 + 1})
+    log.write_parquet(tmp_path / "log.parquet")
+    data = shard_log(tmp_path / "log.parquet", tmp_path / "s", Dataset.from_frame)
+    stored, memory = data.logged.to_matrix(), Dataset.from_frame(log).to_matrix()
+    np.testing.assert_array_equal(stored.toarray(), memory.toarray())
+    assert np.shares_memory(stored.indices, data.logged.item)
+    assert np.shares_memory(stored.data, data.logged.rating)
+    np.testing.assert_array_equal(row_hashes(stored, 0), row_hashes(memory, 0))

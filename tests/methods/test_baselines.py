@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
 from puidrec.methods import baselines
 from puidrec.methods.baselines import (
@@ -20,13 +19,13 @@ USER, ITEM = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 0, 2, 1, 2, 0])
 TARGET = np.array([1.0, 0.5, 0.75, 0.0, 0.25, 0.5, 1.0])
 
 
-def matrix(user, item, target, shape) -> RowMatrix:
+def matrix(user, item, target, shape) -> sp.csr_array:
     """A log in memory."""
-    built = sp.csr_matrix(
+    built = sp.csr_array(
         (np.arange(1.0, user.size + 1), (user, item)), shape=shape
     )  # zeros would be left out
     built.data = target[built.data.astype(int) - 1]
-    return RowMatrix.of(built)
+    return built
 
 
 def scores(name, shape=(5, 4), dim=2, user=USER, item=ITEM, target=TARGET):
@@ -104,7 +103,7 @@ def random_log(n_users=30, n_items=12):
 
 def test_ease_is_a_ridge_regression_of_each_item_on_the_others() -> None:
     log = random_log()
-    dense = np.concatenate([part.matrix.toarray() for part in log.parts()])
+    dense = log.toarray()
     penalty = (
         NOISE_SHARE * np.mean([largest_singular_value(noise) for noise in noise_like(log, 0)])
     ) ** 2

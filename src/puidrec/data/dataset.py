@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 import polars as pl
-from scipy import sparse
 
 from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice
@@ -23,6 +22,7 @@ from puidrec.data.tables import (
     check_overlap,
     check_tables,
     matrix_frame,
+    pair_matrix,
     pairs_among,
     require_fresh,
     row_starts,
@@ -167,8 +167,8 @@ class Interactions:
     def to_matrix(self) -> Matrix:
         """The ratings as a SciPy CSR matrix, users × items in the order of their codes; ratings of
         0 stay stored."""
-        shape = len(self.users), len(self.items)
-        return sparse.csr_array((self.rating, self.item, row_starts(self.user, shape[0])), shape)
+        start = row_starts(self.user, len(self.users))
+        return pair_matrix(start, self.item, self.rating, len(self.items))
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import polars as pl
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.protocol import Protocol, get_protocol
-from puidrec.data.row_matrix import RowMatrix, entity_keys, row_hashes
+from puidrec.data.row_matrix import entity_keys, row_hashes
 from puidrec.data.schema import check_choice
-from puidrec.data.tables import Overlap, row_starts
+from puidrec.data.tables import Overlap
 from puidrec.errors import FutureRowsWarning, InputError
 from puidrec.rng import Rng, generator
 
@@ -22,8 +22,6 @@ MaskKind = Literal["random", "positives"]
 Selection = Literal["uniform", "observational", "none"]
 Regime = Literal["uniform", "logged"]
 
-PAIRS = 5_000_000
-"""Rows of a log on disk that are looked at together."""
 MOST_HELD_OUT = 1_000_000
 """Most rows held out for validation or test: more would cost as much as training and add no
 precision."""
@@ -332,14 +330,8 @@ def _content_order(data: Dataset, rows: Interactions, seed: int) -> np.ndarray |
     if len(rows) > 10 * MOST_HELD_OUT:
         return None
 
-    def matrix(of: Interactions) -> RowMatrix:
-        row_start = row_starts(of.user, data.n_users)
-        if isinstance(of, StoredInteractions):
-            return RowMatrix(row_start, of.item, of.rating, data.n_items, PAIRS, of.scratch)
-        return RowMatrix(row_start, of.item, of.rating, data.n_items)
-
-    known = None if rows is data.logged else entity_keys(matrix(data.logged), seed, rounds=1)
-    return np.argsort(row_hashes(matrix(rows), seed, known), kind="stable")
+    known = None if rows is data.logged else entity_keys(data.logged.to_matrix(), seed, rounds=1)
+    return np.argsort(row_hashes(rows.to_matrix(), seed, known), kind="stable")
 
 
 def _draw(n: int, size: int, rng: np.random.Generator) -> np.ndarray:

@@ -346,6 +346,15 @@ def row_starts(code: np.ndarray, n: int, chunk: int = 1 << 20) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(count)])
 
 
+def pair_matrix(
+    row_start: np.ndarray, item: np.ndarray, values: np.ndarray, n_items: int
+) -> Matrix:
+    """A number per row of a log as a CSR matrix, users × items; items and values stay where they
+    are, on disk as well (SciPy would copy items whose type is not that of `row_start`)."""
+    start = row_start.astype(np.int32) if row_start[-1] < 2**31 else row_start
+    return sparse.csr_array((values, item, start), (start.size - 1, n_items))
+
+
 def rows_outside(
     user: np.ndarray,
     item: np.ndarray,

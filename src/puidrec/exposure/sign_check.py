@@ -15,9 +15,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.special import ndtr, ndtri
 
-from puidrec.data.row_matrix import RowMatrix
+from puidrec.data.row_matrix import item_count
 from puidrec.errors import InputError
 
 CLEAR_T = 3.1
@@ -106,9 +107,9 @@ def mean_gap(
     return MeanGap(name, side, seen, unseen, gap - reach, gap + reach, p_value, rating.size)
 
 
-def log_controls(ratings: RowMatrix, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+def log_controls(ratings: csr_array, user: np.ndarray, item: np.ndarray) -> np.ndarray:
     """Activity and popularity of pairs in a log, as `sign_check` takes them."""
-    activity, popularity = np.log1p(np.diff(ratings.row_start)), np.log1p(ratings.item_count)
+    activity, popularity = np.log1p(np.diff(ratings.indptr)), np.log1p(item_count(ratings))
     return np.column_stack([activity[user], popularity[item]])
 
 

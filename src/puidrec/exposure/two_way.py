@@ -277,10 +277,10 @@ def _effect_ridges(problem: AdditiveProblem, point: np.ndarray, state: State) ->
         (item, items.size / state.item_information, items.size, ridge.item),
         (centred(cell), 1.0 / state.cell_information, 1.0, ridge.interaction),
     )
-    ridges = (
+    user_ridge, item_ridge, interaction = (
         1.0 / effect_variance(s * (1.0 + lam * noise), noise, size) for s, noise, size, lam in parts
     )
-    return Ridge(*ridges, CELL_RIDGE)
+    return Ridge(user_ridge, item_ridge, interaction, CELL_RIDGE)
 
 
 def effect_variance(

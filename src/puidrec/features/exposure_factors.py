@@ -22,9 +22,9 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator, lsqr, svds
+from scipy.sparse.linalg import LinearOperator, aslinearoperator, lsqr, svds
 
-from puidrec.data.row_matrix import RowMatrix, leading_svd
+from puidrec.data.row_matrix import item_count, leading_svd
 from puidrec.rng import generator
 
 NULLS = 5
@@ -48,15 +48,15 @@ class ExposureFactors:
     """√σ_k b_ik, [items, k]."""
 
     @classmethod
-    def fit(cls, exposure: RowMatrix, dim: int, seed: int) -> ExposureFactors:
+    def fit(cls, exposure: sp.csr_array, dim: int, seed: int) -> ExposureFactors:
         """Decompose a matrix of ones at the seen pairs into at most `dim` directions."""
         root = np.sqrt(max(exposure.nnz, 1))
-        user, item = np.diff(exposure.row_start) / root, exposure.item_count / root
+        user, item = np.diff(exposure.indptr) / root, item_count(exposure) / root
         shape, rank = exposure.shape, min(dim, min(exposure.shape) - 1)
         if rank < 1:
             return cls(user, item, np.zeros((shape[0], 0)), np.zeros((shape[1], 0)))
         start = generator(seed, "exposure factors").standard_normal(min(shape))
-        left, strength, right = leading_svd(_less_rates(exposure.operator, user, item), rank, start)
+        left, strength, right = leading_svd(_less_rates(exposure, user, item), rank, start)
         kept = strength > _edge(user * root, item * root, seed)
         size = np.sqrt(strength[kept])
         return cls(user, item, left[:, kept] * size, right[kept].T * size)
@@ -99,18 +99,10 @@ class ExposureFactors:
         return prior + rest * (signal / np.maximum(signal + self.noise, 1e-300))
 
 
-def _less_rates(exposure: LinearOperator, user: np.ndarray, item: np.ndarray) -> LinearOperator:
+def _less_rates(exposure: sp.csr_array, user: np.ndarray, item: np.ndarray) -> LinearOperator:
     """O − user itemᵀ, by products with vectors and blocks of them."""
-
-    def times(x: np.ndarray) -> np.ndarray:
-        return exposure @ x - np.multiply.outer(user, item @ x)
-
-    def turned(x: np.ndarray) -> np.ndarray:
-        product = exposure.rmatmat(x) if x.ndim > 1 else exposure.rmatvec(x)
-        return product - np.multiply.outer(item, user @ x)
-
-    functions = {"matvec": times, "matmat": times, "rmatvec": turned, "rmatmat": turned}
-    return LinearOperator(exposure.shape, **functions, dtype=np.float64)
+    outer = aslinearoperator(user[:, None]) @ aslinearoperator(item[None])
+    return aslinearoperator(exposure) - outer
 
 
 def _edge(user_degree: np.ndarray, item_degree: np.ndarray, seed: int) -> float:
@@ -119,16 +111,16 @@ def _edge(user_degree: np.ndarray, item_degree: np.ndarray, seed: int) -> float:
     for k in range(NULLS):
         null = _random_log(user_degree, item_degree, generator(seed, "exposure null", k))
         root = np.sqrt(max(null.nnz, 1))
-        rates = np.asarray(null.sum(1)).ravel() / root, np.asarray(null.sum(0)).ravel() / root
+        rates = null.sum(1) / root, null.sum(0) / root
         start = np.random.default_rng(0).standard_normal(min(null.shape))
-        whole = _less_rates(RowMatrix.of(null).operator, *rates)
+        whole = _less_rates(null, *rates)
         found.append(float(svds(whole, k=1, v0=start, tol=1e-3, return_singular_vectors=False)[0]))
     return max(found)
 
 
 def _random_log(
     user_degree: np.ndarray, item_degree: np.ndarray, rng: np.random.Generator
-) -> sp.csr_matrix:
+) -> sp.csr_array:
     """Rows of users and of items paired at random; what meets a pair again is paired anew, a few
     times."""
     degrees = (np.rint(degree).astype(np.int64) for degree in (user_degree, item_degree))
@@ -148,4 +140,4 @@ def _random_log(
         if not users.size:
             break
     shape = (user_degree.size, item_degree.size)
-    return sp.csr_matrix((np.ones(pairs.size), np.divmod(pairs, n_items)), shape=shape)
+    return sp.csr_array((np.ones(pairs.size), np.divmod(pairs, n_items)), shape=shape)

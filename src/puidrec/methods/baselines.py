@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
-from puidrec.data.row_matrix import Part, RowMatrix, leading_svd, row_hashes
+from puidrec.data.row_matrix import centred, item_count, leading_svd, row_hashes, with_values
 from puidrec.errors import InputError
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.scores.low_rank import LowRank
@@ -50,7 +51,7 @@ def stages(prepared: Prepared) -> list[Stage]:
 def popularity_stages(prepared: Prepared) -> list[Stage]:
     """`popularity`, the baseline of likes: s_ui is the share of users who have item i in the log."""
     ratings = prepared.log.ratings
-    share = torch.from_numpy(ratings.item_count / max(ratings.shape[0], 1)).float()
+    share = torch.from_numpy(item_count(ratings) / max(ratings.shape[0], 1)).float()
     return [
         Stage(
             "main", lambda done: Fitted(LowRank.of(torch.ones(ratings.shape[0], 1), share[:, None]))
@@ -58,23 +59,18 @@ def popularity_stages(prepared: Prepared) -> list[Stage]:
     ]
 
 
-def closed_form(name: str, ratings: RowMatrix, dim: int, seed: int) -> LowRank:
+def closed_form(name: str, ratings: csr_array, dim: int, seed: int) -> LowRank:
     """Scores of `item-rate`, `bias` or `pure-svd`, as factors [dim + 2] like any other model."""
-    shape = ratings.shape
-    mean = sum(float(part.values.sum()) for part in ratings.parts()) / ratings.nnz
+    shape, mean = ratings.shape, float(ratings.data.mean())
+    rows, count = np.diff(ratings.indptr), item_count(ratings)
     user_bias, item_bias = np.zeros(shape[0]), np.zeros(shape[1])
     left, right = np.zeros((shape[0], 0)), np.zeros((shape[1], 0))
-    if name == "item-rate":
-        item_bias = _item_bias(ratings, mean, user_bias)
-    else:
-        for _ in range(SWEEPS):
-            item_bias = _item_bias(ratings, mean, user_bias)
-            user_bias = _user_bias(ratings, mean, item_bias)
+    for _ in range(1 if name == "item-rate" else SWEEPS):
+        item_bias = centred(ratings, mean + user_bias).sum(0) / (count + SHRINK)
+        if name != "item-rate":
+            user_bias = centred(ratings, mean, item_bias).sum(1) / (rows + SHRINK)
     if name == "pure-svd":
-        residual = ratings.map(
-            lambda part: part.values - mean - part.of_users(user_bias) - item_bias[part.item]
-        )
-        left, right = _truncated_svd(residual, dim, seed)
+        left, right = _truncated_svd(centred(ratings, mean + user_bias, item_bias), dim, seed)
     ones = (np.ones(shape[0]), np.ones(shape[1]))
     lefts = np.column_stack([left, user_bias, ones[0]])
     rights = np.column_stack([right, ones[1], item_bias + mean])
@@ -93,7 +89,7 @@ def ease_stages(prepared: Prepared) -> list[Stage]:
     return [Stage("main", build)]
 
 
-def ease(ratings: RowMatrix, seed: int) -> tuple[LowRank, float]:
+def ease(ratings: csr_array, seed: int) -> tuple[LowRank, float]:
     """EASE (Steck 2019): min ‖R − R B‖² + λ ‖B‖² with diag B = 0, R the ratings with 0 for unseen
     pairs.
 
@@ -102,10 +98,10 @@ def ease(ratings: RowMatrix, seed: int) -> tuple[LowRank, float]:
     leading eigenvectors of BᵀRᵀR B: no other factors of this rank lose less of Σ_D s². Returns them
     and the share lost.
     """
-    if ratings.n_items > EASE_ITEMS:
+    if ratings.shape[1] > EASE_ITEMS:
         raise InputError(
             "ease inverts an items × items matrix",
-            found=f"{ratings.n_items:,} items",
+            found=f"{ratings.shape[1]:,} items",
             expected=f"at most {EASE_ITEMS:,}",
             hint="Use all-rank, which has no such limit.",
         )
@@ -122,22 +118,21 @@ def ease(ratings: RowMatrix, seed: int) -> tuple[LowRank, float]:
     explained[np.diag_indices_from(explained)] -= scale
     total = float(np.sum(b * explained))
     energy, axes = _leading_axes(lambda x: b.T @ (gram @ (b @ x)), len(gram), seed)
-    left = np.concatenate([part.matrix @ (b @ axes) for part in ratings.parts()])
+    left = ratings @ (b @ axes)
     lost = max(1.0 - float(energy.sum()) / total, 0.0) if total > 0.0 else 0.0
     return LowRank.of(
         torch.from_numpy(left).float(), torch.from_numpy(axes).float().contiguous()
     ), lost
 
 
-def item_gram(ratings: RowMatrix) -> np.ndarray:
+def item_gram(ratings: csr_array) -> np.ndarray:
     """RᵀR, some of its columns at a time: it takes Σ_u n_u² products, and no more memory than
     itself."""
-    gram = np.zeros((ratings.n_items, ratings.n_items))
-    for part in ratings.parts():
-        turned, columns = part.matrix.T.tocsr(), part.matrix.tocsc()
-        for start in range(0, ratings.n_items, GRAM_COLUMNS):
-            some = slice(start, start + GRAM_COLUMNS)
-            gram[:, some] += (turned @ columns[:, some]).toarray()
+    gram = np.zeros((ratings.shape[1], ratings.shape[1]))
+    turned, columns = ratings.T.tocsr(), ratings.tocsc()
+    for start in range(0, ratings.shape[1], GRAM_COLUMNS):
+        some = slice(start, start + GRAM_COLUMNS)
+        gram[:, some] = (turned @ columns[:, some]).toarray()
     return gram
 
 
@@ -165,30 +160,15 @@ def _leading_axes(
     )  # else rounding may turn a direction round
 
 
-def _item_bias(ratings: RowMatrix, mean: float, user_bias: np.ndarray) -> np.ndarray:
-    """Shrunk means of what users leave unexplained."""
-    total = ratings.sum_by_item(lambda part: part.values - mean - part.of_users(user_bias))
-    return total / (ratings.item_count + SHRINK)
-
-
-def _user_bias(ratings: RowMatrix, mean: float, item_bias: np.ndarray) -> np.ndarray:
-    """Shrunk means of what items leave unexplained; all rows of a user are in one part."""
-    totals = [
-        part.sum_by_user(part.values - mean - item_bias[part.item]) for part in ratings.parts()
-    ]
-    bias: np.ndarray = np.concatenate(totals) / (np.diff(ratings.row_start) + SHRINK)
-    return bias
-
-
-def _truncated_svd(residual: RowMatrix, dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _truncated_svd(residual: csr_array, dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Best fit of the residuals, zero where nothing was rated, by the first `dim` directions that
     rise above noise."""
     shape = residual.shape
     rank = min(dim, min(shape) - 1)
-    if rank < 1 or not residual.any():  # nothing to decompose
+    if rank < 1 or not residual.data.any():  # nothing to decompose
         return np.zeros((shape[0], 0)), np.zeros((shape[1], 0))
     start = np.random.default_rng(seed).standard_normal(min(shape))
-    left, strength, right = leading_svd(residual.operator, rank, start)
+    left, strength, right = leading_svd(residual, rank, start)
     kept = strength > np.mean(
         [largest_singular_value(noise) for noise in noise_like(residual, seed)]
     )
@@ -196,37 +176,29 @@ def _truncated_svd(residual: RowMatrix, dim: int, seed: int) -> tuple[np.ndarray
     return left[:, kept] * root, right[kept].T * root
 
 
-def noise_like(values: RowMatrix, seed: int) -> Iterator[RowMatrix]:
+def noise_like(values: csr_array, seed: int) -> Iterator[csr_array]:
     """Noise of the same size for each pair: signs flipped at random, whatever users and items are
     called."""
     bits = row_hashes(values, seed)
     for k in range(int(np.clip(FEW // max(values.nnz, 1), 1, FLIPS))):
         sign = np.where((bits >> np.uint64(k)) & np.uint64(1), 1.0, -1.0)
-        yield centred(values.map(lambda part, sign=sign: part.values * sign[part.rows]))  # type: ignore[misc]
+        yield without_means(with_values(values, values.data * sign))
 
 
-def centred(values: RowMatrix) -> RowMatrix:
+def without_means(values: csr_array) -> csr_array:
     """Values less their means by user and by item, which biases would fit."""
+    rows, count = np.maximum(np.diff(values.indptr), 1), np.maximum(item_count(values), 1)
     for _ in range(4):
-        mean = values.sum_by_item(lambda part: part.values) / np.maximum(values.item_count, 1)
-        values = values.map(
-            lambda part, mean=mean: _less_user_means(part, part.values - mean[part.item])  # type: ignore[misc]
-        )
+        values = centred(values, item=values.sum(0) / count)
+        values = centred(values, user=values.sum(1) / rows)
     return values
 
 
-def _less_user_means(part: Part, values: np.ndarray) -> np.ndarray:
-    count = np.diff(part.matrix.indptr)
-    return np.asarray(values - np.repeat(part.sum_by_user(values) / np.maximum(count, 1), count))
-
-
-def largest_singular_value(matrix: RowMatrix) -> float:
+def largest_singular_value(matrix: csr_array) -> float:
     """σ₁ of a sparse matrix."""
-    if not matrix.any():
+    if not matrix.data.any():
         return 0.0
     if min(matrix.shape) < 4:
-        return float(
-            np.linalg.norm(np.concatenate([part.matrix.toarray() for part in matrix.parts()]), 2)
-        )
+        return float(np.linalg.norm(matrix.toarray(), 2))
     start = np.random.default_rng(0).standard_normal(min(matrix.shape))
-    return float(svds(matrix.operator, k=1, v0=start, tol=1e-3, return_singular_vectors=False)[0])
+    return float(svds(matrix, k=1, v0=start, tol=1e-3, return_singular_vectors=False)[0])

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from puidrec.data.on_disk import StoredInteractions
-from puidrec.data.row_matrix import RowMatrix, row_hashes
+from puidrec.data.row_matrix import row_hashes
+from puidrec.data.tables import pair_matrix
 from puidrec.losses.pair_loss import Objective, RobustLoss
 from puidrec.methods.likes import LikesChoice, choose_for_likes
 from puidrec.methods.prepare import Prepared
@@ -68,7 +69,7 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
     columns = {"r": operator.filled(lambda rows: target[rows])}
     columns["a"] = columns["b"] = operator.filled(lambda rows: np.ones(rows.stop - rows.start))
     objective = Objective(operator, RobustLoss(prepared.error), columns, 1.0 / len(operator))
-    rows = RowMatrix(operator.row_start, item, target, operator.n_items)
+    rows = pair_matrix(operator.row_start, item, target, operator.n_items)
     count, of = (FOLDS, FOLDS) if len(operator) < FEW_ROWS else (1, HELD_OUT)
     code = row_hashes(rows, settings.seed) % np.uint64(of)
     folds = [_fold(operator, code != np.uint64(k)) for k in range(count)]
@@ -133,7 +134,7 @@ def _path_rows(prepared: Prepared) -> tuple[Log, np.ndarray, np.ndarray, slice]:
     log = prepared.log
     step = max(1, -(-len(log.rows) // PATH_ROWS), -(-log.data.n_users // PATH_USERS))
     if step == 1 and not isinstance(log.rows, StoredInteractions):
-        return log.operator, log.items, log.ratings.values, slice(None)
+        return log.operator, log.items, log.ratings.data, slice(None)
     users = slice(0, None, step)
     counts = np.diff(log.row_start)[users]
     at = np.repeat(

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from puidrec.data.row_matrix import RowMatrix, row_hashes
+from puidrec.data.row_matrix import row_hashes
+from puidrec.data.tables import pair_matrix
 from puidrec.evaluation.unseen_items import find_liked
 from puidrec.losses.pair_loss import Objective, UnseenLoss
 from puidrec.methods.prepare import Prepared
@@ -74,7 +75,8 @@ def choose_for_likes(
     """
     settings, n_items = prepared.settings, prepared.data.n_items
     row_start, item = rows
-    hashes = row_hashes(RowMatrix(row_start, item, np.ones(item.size), n_items), settings.seed)
+    seen = pair_matrix(row_start, item, np.ones(item.size), n_items)
+    hashes = row_hashes(seen, settings.seed)
     held = hashes % np.uint64(HELD_OUT) == 0
     user = np.repeat(np.arange(row_start.size - 1), np.diff(row_start))
     kept = np.concatenate([[0], np.cumsum(np.bincount(user[~held], minlength=row_start.size - 1))])

@@ -19,10 +19,10 @@ import polars as pl
 import torch
 
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.on_disk import Scratch, StoredInteractions
-from puidrec.data.row_matrix import RowMatrix, user_blocks
+from puidrec.data.on_disk import StoredInteractions
+from puidrec.data.row_matrix import user_blocks, with_values
 from puidrec.data.split import Split
-from puidrec.data.tables import pairs_among, row_starts
+from puidrec.data.tables import Matrix, pair_matrix, pairs_among, row_starts
 from puidrec.errors import InputError
 from puidrec.exposure.bounds import Bounds, bounds
 from puidrec.exposure.estimate import NominalExposure, estimate_exposure
@@ -112,28 +112,6 @@ class TrainingLog:
         """The sum over the training rows of what is made of each."""
         return sum(float(np.sum(values(part), dtype=np.float64)) for part in self.parts())
 
-    def scratch(self, dtype: type = np.float64) -> Scratch:
-        """Room on disk for a number per training row."""
-        assert isinstance(self.rows, StoredInteractions)  # noqa: S101 (a log in memory needs no room on disk)
-        return self.rows.scratch(dtype)
-
-    def matrix(self, values: Callable[[Interactions], np.ndarray]) -> RowMatrix:
-        """A number per training row as a sparse matrix, made part by part; kept where the log is."""
-        if not isinstance(self.rows, StoredInteractions):
-            return RowMatrix(self.row_start, self.rows.item, values(self.rows), self.data.n_items)
-        room, start = self.scratch(), 0
-        for part in self.parts():
-            room.write(start, values(part))
-            start += len(part)
-        return RowMatrix(
-            self.row_start,
-            self.rows.item,
-            room.values,
-            self.data.n_items,
-            self.max_pairs,
-            self.scratch,
-        )
-
     def target(self, rows: Interactions) -> np.ndarray:
         """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a
         mean in [0, 1]."""
@@ -149,9 +127,10 @@ class TrainingLog:
         return self.total(self.target) / len(self.rows)
 
     @property
-    def ratings(self) -> RowMatrix:
-        """The targets of the training rows."""
-        return self.matrix(lambda part: self.target(part).astype(np.float64))
+    def ratings(self) -> Matrix:
+        """The targets of the training rows, in memory wherever the log is."""
+        values = [self.target(part).astype(np.float64) for part in self.parts()]
+        return pair_matrix(self.row_start, self.items, np.concatenate(values), self.data.n_items)
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -190,7 +169,7 @@ class TrainingLog:
     @cached_property
     def exposure_factors(self) -> ExposureFactors:
         """What users saw, as at most `dim` factors."""
-        ones = self.matrix(lambda part: np.ones(len(part)))
+        ones = with_values(self.ratings, np.ones(len(self.rows)))
         return ExposureFactors.fit(ones, self.settings.dim_number, self.settings.seed)
 
     @cached_property
@@ -227,7 +206,6 @@ class TrainingLog:
     @cached_property
     def operator(self) -> Log:
         """The training rows as an operator, for the users of this process."""
-        stored = isinstance(self.rows, StoredInteractions)
         return Log(
             self.row_start,
             self.items,
@@ -235,7 +213,7 @@ class TrainingLog:
             self.world,
             self.settings.device,
             self.dtype,
-            self.scratch if stored else None,
+            self.rows.scratch if isinstance(self.rows, StoredInteractions) else None,
         )
 
     def column(self, values: Callable[[Interactions], np.ndarray]) -> Column:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from scipy.sparse import csr_array
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
 from puidrec.methods.spectrum.learned import gamma_interval, gamma_of
 from puidrec.methods.spectrum.uncertainty import Means, level_rows
@@ -187,7 +187,7 @@ def test_levels_are_worth_the_rows_that_their_variance_says() -> None:
     seen = rng.random((400, 300)) < 0.1
     user, item = np.nonzero(seen)
     values = 0.5 + 0.1 * rng.normal(size=400)[user] + 0.2 * rng.normal(size=user.size)
-    rows = RowMatrix(np.concatenate([[0], seen.sum(1).cumsum()]), item, values, 300)
+    rows = csr_array((values, (user, item)), shape=(400, 300))
     of_users, of_items = level_rows(rows)
     assert of_users == pytest.approx(4.0, rel=0.15)
     assert of_items > 200.0

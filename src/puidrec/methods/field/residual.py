@@ -23,7 +23,6 @@ import torch
 from scipy.optimize import least_squares
 
 from puidrec.data.dataset import Interactions
-from puidrec.data.row_matrix import RowMatrix
 from puidrec.errors import InputError
 from puidrec.methods.baselines import closed_form
 from puidrec.methods.field.balanced import uniform_errors, with_weights
@@ -92,8 +91,8 @@ def corrected_labels(prepared: Prepared, theta: LowRank, uniform: Interactions) 
         theta, uniform.user, uniform.item
     )
     shape = (prepared.data.n_users, prepared.data.n_items)
-    matrix = sp.csr_matrix((missed, (uniform.user, uniform.item)), shape=shape)
-    shift = closed_form("bias", RowMatrix.of(matrix), 1, 0)
+    matrix = sp.csr_array((missed, (uniform.user, uniform.item)), shape=shape)
+    shift = closed_form("bias", matrix, 1, 0)
     device = prepared.settings.device
     left = torch.cat([theta.lefts[0], shift.lefts[0].to(device)], 1)
     return LowRank.of(left, torch.cat([theta.rights[0], shift.rights[0].to(device)], 1))

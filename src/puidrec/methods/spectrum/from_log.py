@@ -26,7 +26,13 @@ from scipy import sparse
 
 from puidrec.data.dataset import Interactions
 from puidrec.data.on_disk import StoredInteractions
-from puidrec.data.row_matrix import RowMatrix, entity_keys, leading_svd, row_hashes
+from puidrec.data.row_matrix import (
+    entity_keys,
+    item_count,
+    leading_svd,
+    row_hashes,
+    with_values,
+)
 from puidrec.exposure.sign_check import SignCheck, log_controls, sign_check
 from puidrec.methods.dim_and_l2 import with_chosen_l2
 from puidrec.methods.prepare import Prepared
@@ -50,12 +56,12 @@ MOST_FROM_DISK = 1_000_000
 themselves."""
 
 
-def exposure_scores(ratings: RowMatrix) -> dict[str, LowRank]:
+def exposure_scores(ratings: sparse.csr_array) -> dict[str, LowRank]:
     """The reconstructions of scaled exposure, then of scaled ratings, from coarse to fine; `ratings`
     are the log's targets in [0, 1]."""
     keys, found = entity_keys(ratings, 0), dict[str, LowRank]()
     start = (keys[0] if ratings.shape[0] < ratings.shape[1] else keys[1]) / 2.0**63 - 1.0
-    seen = ratings.map(lambda part: np.ones(part.values.size))
+    seen = with_values(ratings, np.ones(ratings.nnz))
     for name, matrix, ranks in (("exposure", seen, RANKS), (RATED, ratings, RATED_RANKS)):
         left, strength, right = _leading(matrix, max(ranks), start)
         size = np.sqrt(strength)
@@ -66,7 +72,7 @@ def exposure_scores(ratings: RowMatrix) -> dict[str, LowRank]:
     return found
 
 
-def label_free_order(ratings: RowMatrix) -> np.ndarray:
+def label_free_order(ratings: sparse.csr_array) -> np.ndarray:
     """The rows of a log in a random order that does not depend on the names of users and items."""
     return np.argsort(row_hashes(ratings, 0), kind="stable")
 
@@ -79,34 +85,30 @@ def looked_at(exposure: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _leading(
-    matrix: RowMatrix, rank: int, start: np.ndarray
+    matrix: sparse.csr_array, rank: int, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Singular vectors of D_u^-½ M D_i^-½ by falling strength."""
-    users = 1.0 / np.sqrt(np.diff(matrix.row_start) + 1.0)
-    items = 1.0 / np.sqrt(matrix.item_count + 1.0)
-    scaled = matrix.map(lambda part: part.values * part.of_users(users) * items[part.item])
+    users = 1.0 / np.sqrt(np.diff(matrix.indptr) + 1.0)
+    items = 1.0 / np.sqrt(item_count(matrix) + 1.0)
+    scaled = sparse.csr_array(sparse.diags_array(users) @ matrix @ sparse.diags_array(items))
     rank = min(rank, min(matrix.shape) - 1)
-    if rank < 1 or not scaled.any():
+    if rank < 1 or not scaled.data.any():
         return np.zeros((matrix.shape[0], 0)), np.zeros(0), np.zeros((0, matrix.shape[1]))
-    return leading_svd(scaled.operator, rank, start, tol=1e-5)
+    return leading_svd(scaled, rank, start, tol=1e-5)
 
 
 def modulators(prepared: Prepared) -> list[tuple[Literal["user", "item"], str, np.ndarray]]:
     """(side, name, standardised values) of each modulator of a log."""
     ratings = prepared.log.ratings
-    count, users = ratings.item_count, np.diff(ratings.row_start)
-    total, squares = (
-        ratings.sum_by_item(lambda part: part.values),
-        ratings.sum_by_item(lambda part: part.values**2),
-    )
+    count, users = item_count(ratings), np.diff(ratings.indptr)
+    total, squares = ratings.sum(0), with_values(ratings, ratings.data**2).sum(0)
     mean = total.sum() / max(ratings.nnz, 1)
     spread = squares.sum() / max(ratings.nnz, 1) - mean**2
     level = (total + SHRINK * mean) / (count + SHRINK)
-    given = np.concatenate([np.asarray(part.matrix.sum(1)).ravel() for part in ratings.parts()])
     own = squares - total**2 / np.maximum(count, 1)
     found: list[tuple[Literal["user", "item"], str, np.ndarray]] = [
         ("user", "activity", np.log1p(users)),
-        ("user", "user level", (given + SHRINK * mean) / (users + SHRINK)),
+        ("user", "user level", (ratings.sum(1) + SHRINK * mean) / (users + SHRINK)),
         ("item", "popularity", np.log1p(count)),
         (
             "item",

@@ -23,7 +23,8 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from puidrec.data.row_matrix import RowMatrix
+from puidrec.data.row_matrix import item_count
+from puidrec.data.tables import Matrix
 from puidrec.errors import InputError
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.mixture import Posterior
@@ -97,17 +98,15 @@ def _leading(covariance: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.asarray(root @ turned[:, ::-1][:, :LOADINGS])
 
 
-def level_rows(ratings: RowMatrix) -> list[float]:
+def level_rows(ratings: Matrix) -> list[float]:
     """ν of users and of items: how many rows the level of an entity is worth before it has any, by
     one-way analysis of variance."""
     n = ratings.nnz
-    by_user = np.concatenate([part.sum_by_user(part.values) for part in ratings.parts()])
-    by_item = ratings.sum_by_item(lambda part: part.values)
-    squares = ratings.sum_by_item(lambda part: part.values**2).sum()
+    squares = float(ratings.data @ ratings.data)
     found = []
     for count, total in (
-        (np.diff(ratings.row_start), by_user),
-        (np.asarray(ratings.item_count), by_item),
+        (np.diff(ratings.indptr), ratings.sum(1)),
+        (item_count(ratings), ratings.sum(0)),
     ):
         explained, k = np.sum(total**2 / np.maximum(count, 1)), np.count_nonzero(count)
         within = (squares - explained) / max(n - k, 1)
