@@ -167,7 +167,7 @@ def test_rows_that_trained_a_model_do_not_measure_it(simulation) -> None:
     """`spectrum` fitted without a split mixes by every uniform row: it is measured by a fit that
     left these out."""
     data = simulation.data
-    settings = {"rng": 0, "dim": 2, "epochs": 5}
+    settings = {"rng": 0, "dim": 2, "l2": 0.1, "epochs": 5}
     models = [Recommender(name, **settings).fit(data) for name in ("spectrum", "bias")]
     assert models[0].report_["uniform_rows_used"] != "none"
     found = audit(models[0], data, against=models[1], replicates=0, folds=2)

@@ -103,7 +103,7 @@ def test_a_log_on_disk_is_audited_as_one_in_memory(
         data = load_dataset("files", **files, scale=(1, 5), **more)
         assert isinstance(data.logged, StoredInteractions) == bool(more)
         models = [
-            Recommender(method, rng=0, dim=2, epochs=3).fit(
+            Recommender(method, rng=0, dim=2, l2=0.1, epochs=3).fit(
                 data, protocol=asked.get("protocol", "rd")
             )
             for method in ("mf", "bias")

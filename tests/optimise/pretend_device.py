@@ -126,7 +126,7 @@ def scores_apart() -> float:
     from puidrec.serve.engine import Engine, Query
 
     data = simulate("mixed", 40, 25, density=0.2, rng=0).data
-    model = Recommender("mf", dim=3, epochs=2).fit(data)
+    model = Recommender("mf", dim=3, l2=0.1, epochs=2).fit(data)
     users, items = data.user_ids.ids[:20], data.item_ids.ids[:20]
 
     def answers() -> list[np.ndarray]:

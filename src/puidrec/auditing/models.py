@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from scipy.optimize import isotonic_regression
 
 from puidrec.auditing.slots import Scorer
 from puidrec.data.dataset import Dataset, Interactions
@@ -389,6 +388,8 @@ def isotonic_map(score: np.ndarray, outcome: np.ndarray, rng: int) -> IsotonicMa
     part = draw.permutation(score.size) % n_parts
 
     def fit(rows: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        from scipy.optimize import isotonic_regression  # takes long to import; commands do without
+
         used = rows if rows.size <= MAX_MAP_ROWS else draw.choice(rows, MAX_MAP_ROWS, replace=False)
         at, code = np.unique(score[used], return_inverse=True)
         size = np.bincount(code).astype(np.float64)
