@@ -32,7 +32,7 @@ def given() -> SimpleNamespace:
     )
     likes = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(40, 25))
     data = pr.Dataset.from_frame(log, scale=(1, 5))
-    model = pr.Recommender("mf", dim=3, l2=0.1).fit(data)
+    model = pr.Recommender("mf", dim=3, l2=0.1).fit(data, protocol="rd")
     implicit = pr.Recommender("all-rank", dim=3, l2=0.1).fit(pr.Dataset.from_matrix(likes))
     recos = model.recommend(log.user_id.unique(), k=5)
     return SimpleNamespace(

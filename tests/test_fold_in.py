@@ -271,3 +271,13 @@ def test_contributions_add_up_to_the_prediction(
         user, item
     )[0]
     assert np.sign(model.predict(user, item)[0] - without) == np.sign(largest["contribution"])
+
+
+def test_a_model_without_directions_folds_anybody_in(tiny_data: pr.Dataset) -> None:
+    """All users of `popularity` have the same factors: there is nothing to learn of another."""
+    likes = tiny_data.logged.to_frame().select("user_id", "item_id")
+    model = pr.Recommender("popularity").fit(likes)
+    new = pl.DataFrame({"user_id": [10**6] * 2, "item_id": [0, 1]})
+    folded = model.fold_in(new)
+    np.testing.assert_allclose(folded.predict(10**6, [2, 3]), model.predict(0, [2, 3]))
+    assert not {0, 1} & set(folded.recommend(10**6, k=50)["item_id"])

@@ -38,7 +38,9 @@ def named() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def model(named: pd.DataFrame) -> pr.Recommender:
-    return pr.Recommender("mf", dim=3, l2=0.1, epochs=20).fit(pr.Dataset.from_frame(named))
+    return pr.Recommender("mf", dim=3, l2=0.1, epochs=20).fit(
+        pr.Dataset.from_frame(named), protocol="rd"
+    )
 
 
 def test_an_object_is_there_before_torch_is() -> None:
@@ -120,7 +122,7 @@ def test_copies_of_all_parameters_are_taken() -> None:
 
 def test_a_scale_that_is_not_the_ratings_is_no_silent_nan(named: pd.DataFrame) -> None:
     data = pr.Dataset.from_frame(named, scale=(0, 10))
-    fitted = pr.Recommender("bias").fit(data)
+    fitted = pr.Recommender("bias").fit(data, protocol="rd")
     with pytest.warns(
         NoValueWarning, match=re.escape("ratings from 7.5 on the scale 0 to 10 liked")
     ):

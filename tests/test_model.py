@@ -313,7 +313,9 @@ class TestRecommend:
             assert list(zip(users, one.item_ids_.decode(items), strict=True)) == sorted(logged)
 
     def test_held_out_items_can_still_be_found_by_an_evaluation(self, data) -> None:
-        model = Recommender("bias").fit(Dataset.from_frame(data.logged.to_frame(), scale=(1, 5)))
+        model = Recommender("bias").fit(
+            Dataset.from_frame(data.logged.to_frame(), scale=(1, 5)), protocol="rd"
+        )
         test = Dataset.from_frame(data.logged.to_frame(), scale=(1, 5)).split().test
         assert (
             evaluate(model, test, ["unseen-recall@25", "catalogue-recall@24"])["unseen-recall@25"]
@@ -664,3 +666,39 @@ class TestProgress:
         assert [kind for kind, _ in shown] == ["new"] + ["again"] * (len(shown) - 1)
         assert shown[-1][1]["text/plain"].startswith("main: 4 of 4, loss ")
         assert '<progress max="4" value="4">' in shown[-1][1]["text/html"]
+
+
+class TestWhichRowsTrain:
+    """`fit(data)` is for use, and leaves nothing to test with; a protocol is for measuring."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def log(data) -> pl.DataFrame:
+        return data.logged.to_frame().select("user_id", "item_id", "rating")
+
+    def test_likes_all_train_and_one_rating_in_ten_validates(self, log) -> None:
+        likes = Recommender("all-rank", dim=2, l2=0.1).fit(log.drop("rating"))
+        assert (likes.seen_[1].size, likes.held_out_) == (log.height, None)
+        ratings = Recommender("bias").fit(Dataset.from_frame(log, scale=(1, 5)))
+        assert ratings.seen_[1].size == log.height - round(0.1 * log.height)
+        whole = Recommender("mf", select="none", **OPTIONS).fit(log)
+        assert whole.seen_[1].size == log.height
+
+    @pytest.mark.parametrize("protocol", [None, "rd", "ge3"])
+    @pytest.mark.parametrize("kind", ["both", "ratings", "likes"])
+    def test_a_model_says_its_split(self, data, log, tmp_path, protocol, kind) -> None:
+        table = log.drop("rating") if kind == "likes" else log
+        given = data if kind == "both" else Dataset.from_frame(table)
+        model = Recommender("popularity", rng=3).fit(given, protocol=protocol)
+        model.save(tmp_path / "m")
+        for one in (model, Recommender.load(tmp_path / "m")):
+            split = one.split_of(given)
+            assert split.protocol.name == (protocol or "rd")
+            assert (len(split.test) > 0) == (protocol is not None)
+            start, items = model.seen_
+            assert np.array_equal(split.train.item, items)
+            assert np.array_equal(
+                np.bincount(split.train.user, minlength=given.n_users), np.diff(start)
+            )
+            if model.held_out_ is not None:
+                assert model.held_out_[1].size == len(given.logged) - len(split.train)

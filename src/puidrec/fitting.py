@@ -30,6 +30,7 @@ from puidrec.methods.stages import train_stages
 from puidrec.optimise.adam import Progress
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.optimise.devices import require_device, threads_for
+from puidrec.settings import Settings
 from puidrec.world import World
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ def fit_model(
             hint="Ratings belong into the column rating of the log, not into a second argument.",
         )
     every = split is None and protocol is None
-    if split is None and protocol is None:
-        split = split_without_test(data, settings.seed, select=settings.select)
-    split = split or data.split(protocol or "rd", settings.seed, select=settings.select)
+    split = split or split_for(data, settings, protocol)
     prepared = Prepared.of(data, split, settings, world)
     saver = None
     if checkpoint is not None:
@@ -87,8 +86,34 @@ def fit_model(
         pairs = np.stack([data.uniform.user, data.uniform.item]).astype(np.int64)
         model.parameters_[CALIBRATED] = torch.from_numpy(pairs)
     model.report_ = training_report(prepared, fitted, time.perf_counter() - started)
+    model.report_["split"] = {
+        "protocol": None if every else split.protocol.name,
+        "seed": split.seed,
+    }
     if model.train_rows_ is not None and settings.loss == "squared" and settings.target == "rating":
         model.report_["training_mse"] = training_mse(model, model.train_rows_)
+
+
+def split_for(
+    data: Dataset, settings: Settings, protocol: str | Protocol | None, seed: int | None = None
+) -> Split:
+    """The rows that a fit with these settings trains on: by a protocol, or all that it can use.
+
+    What is solved on a log of likes reads no held-out row: there all of them train.
+    """
+    seed = settings.seed if seed is None else seed
+    if protocol is not None:
+        return data.split(protocol, seed, select=settings.select)
+    solved_likes = settings.is_linear and data.positives_only
+    return split_without_test(data, seed, select=settings.select, hold_out=not solved_likes)
+
+
+def split_of(model: Recommender, data: Dataset) -> Split:
+    """The split of its data that a model was trained on; where a model of an earlier version does
+    not say by which protocol, it is taken to be `rd`."""
+    unsaid = {"protocol": None if model.used_every_uniform_row else "rd", "seed": None}
+    said = model.report_.get("split", unsaid)
+    return split_for(data, model.settings, said["protocol"], said["seed"])
 
 
 def _keep(model: Recommender, prepared: Prepared, fitted: Fitted) -> None:

@@ -162,6 +162,8 @@ def solve(x: np.ndarray, rows: Rows, target: np.ndarray, penalty: float) -> np.n
     x: coordinates of the other side; target: what they shall explain, row by row.
     """
     width = x.shape[1]
+    if not width:  # the other side's coordinates tell nothing apart (`popularity`)
+        return np.zeros((rows.start.size - 1, 0))
     x, ridge = np.ascontiguousarray(x, np.float64), penalty * np.eye(width)
     counts, result = np.diff(rows.start), np.zeros((rows.start.size - 1, width))
     order, first = np.argsort(counts, kind="stable"), 0  # of like numbers of rows: little padding

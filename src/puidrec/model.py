@@ -142,14 +142,15 @@ class Recommender:
         world: World | None = None,
     ) -> Self:
         """Train on the logged rows of `data`. Uniform rows calibrate: they mix the members of
-        `spectrum`, and choose L2 or the epoch (`select`). All of them do, and none is left to test
-        with, unless a split or protocol says so.
+        `spectrum`, and choose the epoch (`select`). All of them do, and no row is left to test
+        with, unless a split or protocol says so. Of ratings without uniform rows one in ten
+        validates (none where `select="none"`); a log of likes is trained on whole.
 
         data: a data set, or a log alone as a Polars, pandas or Arrow table (`user_id, item_id,
         rating`).
         split: which rows train, calibrate and validate; by default the protocol's with the model's
         seed. protocol: the name of one, such as `rd`, which keeps 90 % of the uniform rows for
-        testing; None: every uniform row is used.
+        testing, or 10 % of the log where there are none; None: nothing is kept for testing.
         checkpoint: a file to write while training, at most once a second, and to resume from where
         it exists.
         progress: True shows a bar, as a notebook does by itself where a fit takes longer than a
@@ -328,6 +329,13 @@ class Recommender:
             )
         known[known] = used
         return known
+
+    def split_of(self, data: Dataset) -> Split:
+        """Which rows of its data it was trained on, and which were held out."""
+        from puidrec.fitting import split_of
+
+        self._require_fitted()
+        return split_of(self, data)
 
     @property
     def used_every_uniform_row(self) -> bool:

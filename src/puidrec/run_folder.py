@@ -22,12 +22,13 @@ import polars as pl
 from puidrec.atomic import locked, output_errors, refuse_other_files, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol, get_protocol
-from puidrec.data.split import Split, split_without_test
+from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError, one_line
 from puidrec.evaluation import Evaluation, evaluate
 from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.evaluation.unseen_items import UNSEEN_METRICS
 from puidrec.exposure.estimate import estimate_exposure
+from puidrec.fitting import split_for
 from puidrec.model import Recommender
 from puidrec.optimise.adam import Progress
 from puidrec.optimise.devices import threads_for
@@ -82,10 +83,7 @@ def train_run(
     source: how `data` were loaded (`DataSpec.to_source`), so that the run can load them again.
     """
     every = protocol is None and data.uniform is not None
-    if every:
-        split = split_without_test(data, settings.seed, select=settings.select)
-    else:  # the rows that `puid evaluate` finds again by the name of the protocol
-        split = data.split(protocol or "rd", settings.seed, select=settings.select)
+    split = split_for(data, settings, None if every else protocol or "rd")
     if not len(split.test) and not every:
         raise InputError(
             "the data set is too small: no rows are left to test on",

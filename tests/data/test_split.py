@@ -223,12 +223,17 @@ def test_a_random_split_of_timed_rows_warns_of_the_future() -> None:
         Dataset.from_frame(timed(), table(50, 40, 0.3)).split("rd")
 
 
-def test_of_a_log_alone_fit_holds_out_what_data_tests_on() -> None:
-    """`Recommender().fit(data)`, then `evaluate(model, data.test)`: what everybody does first."""
+def test_of_a_log_alone_fit_tests_on_nothing() -> None:
+    """Its validation rows are those of `rd`, so that none of these trains where one compares."""
     data = Dataset.from_frame(table(60, 50, 0.3), scale=(1, 5))
-    fit = split_module.split_without_test(data, 0)
-    for part in ("train", "validation", "test"):
-        assert getattr(fit, part).frame.equals(getattr(data.split(), part).frame)
+    fit, rd = split_module.split_without_test(data, 0), data.split()
+    assert fit.validation.frame.equals(rd.validation.frame)
+    assert (len(fit.train), len(fit.test)) == (len(rd.train) + len(rd.test), 0)
+    whole = [
+        split_module.split_without_test(data, 0, select="none"),
+        split_module.split_without_test(data, 0, hold_out=False),
+    ]
+    assert all(keys(split.train) == keys(data.logged) for split in whole)
 
 
 def test_rows_held_out_by_content_are_the_same_under_other_names_and_in_another_order() -> None:

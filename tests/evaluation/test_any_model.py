@@ -148,7 +148,7 @@ def test_effective_rows_by_hand() -> None:
     assert (found.smallest, found.largest_share) == (0.25, pytest.approx(4 / 7))
 
 
-@pytest.mark.parametrize("by", ["popularity", "activity", "new", "known"])
+@pytest.mark.parametrize("by", ["popularity", "activity", "known"])
 def test_strata_divide_the_rows(model: pr.Recommender, split: Any, by: str) -> None:
     whole = pr.evaluate(model, split.test, ["mse", "auc"], by=by)
     assert whole.strata is not None
@@ -164,14 +164,14 @@ def test_strata_by_hand(refusal: Callable[..., str]) -> None:
     counts = TrainingCounts.of(None, train)
     assert counts is not None
     assert counts.rows(rows, "user_id").tolist() == [3, 2, 1, 0]
-    assert strata_of(rows, counts, "new").tolist() == [
+    assert strata_of(rows, counts, "known").tolist() == [
         "known user, known item",
         "known user, known item",
         "known user, new item",
         "new user, known item",
     ]
     refusal(lambda: strata_of(rows, counts, "age"), "unknown strata", "popularity")
-    refusal(lambda: strata_of(rows, None, "new"), "training rows")
+    refusal(lambda: strata_of(rows, None, "known"), "training rows")
 
 
 def test_new_users_are_counted(data: pr.Dataset) -> None:

@@ -95,8 +95,17 @@ def test_what_is_no_catalogue_metric(refusal: Any, tiny_model: Any, tiny_data: A
         "need propensities",
     )
     frame = tiny_data.test.to_frame()
+    metrics = ["unseen-recall@5", "unseen-novelty@5"]
+    assert dict(evaluate(tiny_model, frame, metrics)) == dict(
+        evaluate(tiny_model, tiny_data.test, metrics)
+    )
     refusal(
-        lambda: evaluate(tiny_model, frame, ["unseen-recall@5"]), "fitted Recommender", "DataFrame"
+        lambda: evaluate(tiny_model, frame.with_columns(user_id=10**6), ["unseen-recall@5"]),
+        "other users or items",
+        "1000000",
+    )
+    refusal(  # nothing of what it has learned can be among what is new
+        lambda: evaluate(tiny_model, tiny_data.train, ["unseen-recall@5"]), "trained on", "protocol"
     )
     both = evaluate(tiny_model, tiny_data.test, ["unseen-recall@5", "uauc"])
     assert list(both) == ["unseen-recall@5", "uauc"]

@@ -30,7 +30,7 @@ from puidrec.auditing.verdict import Lead, single_sentence
 from puidrec.auditing.yardsticks import Yardstick, deciding, replaced
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
-from puidrec.data.split import Split, split_without_test
+from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.exposure import require_propensity
 from puidrec.exposure.certificate import Certificate
@@ -55,7 +55,7 @@ def audit(
     metric: Metric = "auto",
     k: int = 10,
     believe: float | None = None,
-    protocol: str | Protocol = "rd",
+    protocol: str | Protocol | None = None,
     gamma: GammaSpec = "information",
     gamma_limit: float | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
@@ -73,10 +73,10 @@ def audit(
     model, against: a fitted `Recommender`, any object with `predict(users, items)`, a function of
     these, a table `user_id, item_id, score`, or the path of one. Their errors are judged by rows
     that none of them has seen:
-    split: the one that both were trained with; by default that of their protocol, seed and
-    `select`. Its held-out logged rows are used where it has some; else models of this package are
-    trained again on all but one of five parts
-    of the log, in turn. folds: train again in any case, in so many parts (1: without one random
+    split: the one that both were trained with; by default what the first model of this package says
+    (`split_of`; protocol: another one in place of its own, `rd` where no model says any). Its
+    held-out logged rows are used where it has some; else models of this package are trained again
+    on all but one of five parts of the log, in turn. folds: train again in any case, in so many parts (1: without one random
     part, once).
     rows: a table of logged pairs to judge by. unseen: your word that a model which cannot be
     trained again here has seen none of the logged ratings.
@@ -128,14 +128,21 @@ def _check(replicates: int, level: float, gamma_limit: float | None, metric: str
         gamma_grid(gamma_limit, 2)
 
 
-def _split(models: tuple[AuditedModel, ...], data: Dataset, protocol: str | Protocol) -> Split:
-    """The split that the models say they were trained with."""
-    known = next((model for model in models if "select" in model.params), models[0])
-    seed, select = int(known.params.get("seed") or 0), known.params.get("select", "uniform")
-    if select == "observational" and known.used_every_uniform_row:
-        # fit(data) drew the logged rows that validate by their content, not as a protocol does
-        return split_without_test(data, seed, select=select)
-    return data.split(protocol, seed, select=select)
+def _split(
+    models: tuple[AuditedModel, ...], data: Dataset, protocol: str | Protocol | None
+) -> Split:
+    """The split that a model says it was trained with, or by another protocol.
+
+    Where every logged row trained, uniform rows are divided all the same: a model that learned from
+    none of them is measured on those that test.
+    """
+    ours = next((one.model for one in models if hasattr(one.model, "split_of")), None)
+    if ours is None:
+        return data.split(protocol or "rd")
+    own: Split = ours.split_of(data)
+    if protocol is None if len(own.test) else own.selection == "logged":
+        return own
+    return data.split(protocol or "rd", own.seed, select=ours.settings.select)
 
 
 def plan_of(models: tuple[AuditedModel, ...], judged: Judged, data: Dataset) -> str:

@@ -142,14 +142,13 @@ def audit(
         runs = [one for one in audited if one.facts is not None]
         _require_alike(runs)
         loaded = _load(data, runs)
-        own = runs[0].facts["protocol"] if runs and runs[0].facts is not None else "rd"
         step("auditing")
         found = audit_models(
             audited[0].model,
             loaded,
             audited[1].model if len(audited) > 1 else None,
             rows=None if asked.rows is None else read_rows(asked.rows),
-            protocol=asked.protocol or own,
+            protocol=asked.protocol or None,
             rng=asked.seed,
             **{name: getattr(asked, name) for name in TAKEN},
             names=_names(audited),
@@ -220,6 +219,8 @@ def _open(path: Path, device: str) -> _Audited:
         )
     model, _ = load_run(path, device)
     environment = read_environment(path, "data_sha256", "protocol", "seed")
+    if not model.used_every_uniform_row:  # folders of earlier versions say it in this file alone
+        model.report_.setdefault("split", {key: environment[key] for key in ("protocol", "seed")})
     return _Audited(path, model, {"data": None, **environment, "select": model.settings.select})
 
 
@@ -265,7 +266,6 @@ def _card(audited: _Audited, data: Dataset, found: Audit) -> str | None:
     Where other data were audited than the run was trained on, the card has no metrics: those of the
     run are elsewhere.
     """
-    from puidrec.data.split import split_without_test
     from puidrec.run_folder import measure
 
     if audited.facts is None:
@@ -273,11 +273,8 @@ def _card(audited: _Audited, data: Dataset, found: Audit) -> str | None:
     model = audited.model
     if data.sha256 != audited.facts["data_sha256"]:
         return str(model.to_card(audit=found))
-    seed, select = model.settings.seed, model.settings.select
-    if model.used_every_uniform_row:
-        return str(model.to_card(data, split_without_test(data, seed, select=select), None, found))
-    split = data.split(audited.facts["protocol"], seed, select=select)
-    evaluation, _ = measure(model, split, data=data)
+    split = model.split_of(data)
+    evaluation = measure(model, split, data=data)[0] if len(split.test) else None
     return str(model.to_card(data, split, evaluation, found))
 
 

@@ -34,8 +34,9 @@ class Protocol:
     propensity_share: float = 0.05
     validation_share: float = 0.05
     logged_validation_share: float = 0.10
-    """Without uniform rows, the share of the log held out for validation; the same again is the
-    test set."""
+    """Without uniform rows, the share of the log held out for validation."""
+    logged_test_share: float = 0.10
+    """And for testing."""
     users: Literal["both-labels", "any-positive", "all"] = "both-labels"
     """Whose lists count: users with both labels, with a positive (`any-positive`), or `all`: then
     NDCG is 1 for a user without a positive, as some papers have it."""

@@ -91,10 +91,8 @@ def split_dataset(
     def divide(
         rows: Interactions, shares: tuple[float, float], stream: str = "split"
     ) -> tuple[Interactions, Interactions, Interactions]:
-        alone = (
-            data.uniform is None
-        )  # what fit() holds out of a log alone is what data.test tests on
-        order = _content_order(data, rows, seed) if by_content or alone else None
+        by_what = by_content or data.uniform is None
+        order = _content_order(data, rows, seed) if by_what else None
         return _divide(rows, shares, generator(seed, stream), order)
 
     _require_log(data, rule)
@@ -111,8 +109,8 @@ def split_dataset(
                 found=data.name,
                 hint="Give uniform interactions, or leave add_uniform out.",
             )
-        share = rule.logged_validation_share
-        validation, test, train = divide(data.logged, (share, share))
+        shares = rule.logged_validation_share, rule.logged_test_share
+        validation, test, train = divide(data.logged, shares)
         _warn_of_future(train, test)
         return _split(data, rule, seed, train, None, validation, test, "logged", "logged")
     propensity, validation, test = divide(
@@ -147,17 +145,25 @@ def _split(
     return Split(*parts, rule, seed, evaluation, selection, add_uniform, data.overlap)
 
 
-def split_without_test(data: Dataset, seed: int, *, select: Selection = "uniform") -> Split:
-    """Protocol `rd` with every uniform row for calibration and validation, and none for testing.
+def split_without_test(
+    data: Dataset, seed: int, *, select: Selection = "uniform", hold_out: bool = True
+) -> Split:
+    """Protocol `rd` with every uniform row for calibration and validation, and no row for testing.
 
-    Half of them validate where uniform rows are to choose (`select`). Without uniform rows it is
-    `rd`. Rows are drawn by their content, so that neither the names of users and items nor the
-    order of rows decide which train.
+    Half of them validate where uniform rows are to choose (`select`). Without uniform rows one row
+    of the log in ten validates, unless nothing is to choose or `hold_out` is false. Rows are drawn
+    by their content, so that neither the names of users and items nor the order of rows decide
+    which train.
     """
     shares = {"uniform": (0.5, 1.0), "observational": (1.0, 0.0), "none": (1.0, 1.0)}[select]
-    rule = get_protocol("rd")
-    if data.uniform is not None:
-        rule = replace(rule, propensity_share=shares[0], validation_share=shares[1])
+    rule = replace(
+        get_protocol("rd"),
+        propensity_share=shares[0],
+        validation_share=shares[1],
+        logged_test_share=0.0,
+    )
+    if data.uniform is None and (select == "none" or not hold_out):
+        rule = replace(rule, logged_validation_share=0.0)
     return split_dataset(data, rule, seed, select=select, by_content=True)
 
 

@@ -15,7 +15,7 @@ import polars as pl
 from puidrec.data.dataset import IdMap, Interactions
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.schema import Frame, Origin, RatingScale, require_rows
-from puidrec.data.tables import OverlapRule, check_overlap, require_fresh
+from puidrec.data.tables import OverlapRule, check_overlap
 from puidrec.errors import InputError, NoValueWarning
 from puidrec.evaluation.any_model import (
     Predictor,
@@ -29,7 +29,7 @@ from puidrec.evaluation.any_model import (
 from puidrec.evaluation.labelled import RatedRows, Target, numbers
 from puidrec.evaluation.metrics import Scored, compute_metrics, signed_labels
 from puidrec.evaluation.ndcg import Users, counted_lists
-from puidrec.evaluation.of_lists import evaluate_lists, evaluate_ranking
+from puidrec.evaluation.of_lists import evaluate_lists
 from puidrec.evaluation.ranking import check_rows, dense_codes
 from puidrec.evaluation.result import Evaluation, Weights
 from puidrec.evaluation.unseen_items import CATALOGUE, UNSEEN, catalogue_recall, cutoff_of
@@ -149,7 +149,8 @@ def _evaluate(model: Any, rows: RatedRows, metrics: list[str]) -> Evaluation:
         model = ScoreTable.of(model)
     if not ranked:
         return _of_rows(model, rows, scored)
-    found = evaluate_ranking(model, rows, ranked)
+    lists = model.lists(rows.train) if isinstance(model, ScoreTable) else model
+    found = evaluate_lists(lists, rows, ranked)
     if not scored:
         return found
     if any("-propensity@" in name for name in ranked):
@@ -163,7 +164,7 @@ def _of_rows(model: Any, rows: RatedRows, metrics: Sequence[str]) -> Evaluation:
     """Metrics of the scores of rows, and of their liked items' places in the catalogue."""
     frame, rating_scale = rows.labelled()
     require_rows(frame, Origin("interactions"))
-    frame, n_trained_on = _apart_from_training(model, frame, rows.overlap)
+    frame, n_trained_on = rows.fresh(model, frame)
     propensity = frame["propensity"].to_numpy() if "propensity" in frame.columns else None
     ids = frame["user_id"].unique().sort()
     whole = [name for name in metrics if name.startswith(CATALOGUE)]
@@ -250,21 +251,6 @@ def _catalogue(model: Predictor, interactions: Interactions | Frame) -> np.ndarr
         )
     ids: np.ndarray = known.ids.to_numpy()
     return ids
-
-
-def _apart_from_training(
-    model: Predictor, frame: pl.DataFrame, overlap: OverlapRule
-) -> tuple[pl.DataFrame, int]:
-    """The rows without those that the model says it was trained on, and how many these are."""
-    trained_on = getattr(model, "trained_on", None)
-    if trained_on is None:
-        return frame, 0
-    known = trained_on(frame["user_id"], frame["item_id"])
-    n_known = int(known.sum())
-    if overlap == "keep" or not n_known:
-        return frame, n_known
-    require_fresh(frame.height, n_known, "most of these rows were trained on")
-    return frame.filter(~known), n_known
 
 
 def _target(

@@ -22,7 +22,7 @@ from puidrec.data.schema import (
     to_polars,
     with_our_names,
 )
-from puidrec.data.tables import OverlapRule
+from puidrec.data.tables import OverlapRule, require_fresh
 from puidrec.errors import InputError
 from puidrec.evaluation.ndcg import Users
 from puidrec.evaluation.ranking import check_rows
@@ -70,9 +70,9 @@ class RatedRows:
             )
         return np.asarray(self.propensity.predict(rows.user, rows.item, rows.rating))
 
-    def labelled(self, *, weighted: bool = True) -> tuple[pl.DataFrame, RatingScale | None]:
+    def labelled(self) -> tuple[pl.DataFrame, RatingScale | None]:
         """Ids and labels (ratings and propensities too, where given), and the scale of the ratings."""
-        part, propensity = self.given, self.propensities if weighted else None
+        part, propensity = self.given, self.propensities
         if not isinstance(part, Interactions):
             return self._labelled_frame(propensity)
         if propensity is not None:
@@ -105,6 +105,20 @@ class RatedRows:
             )
         label = pl.Series("label", self.protocol.label(frame["rating"].to_numpy(), scale))
         return frame.with_columns(label).filter(pl.col("label") >= 0), scale
+
+    def fresh(self, model: Any, frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+        """The rows without those that the model says it was trained on, and how many these are."""
+        if not hasattr(model, "trained_on"):
+            return frame, 0
+        known = model.trained_on(frame["user_id"], frame["item_id"])
+        n_known = int(known.sum())
+        if self.overlap == "keep" or not n_known:
+            return frame, n_known
+        words = (
+            "most of these rows were trained on (fit(data, protocol='rd') keeps some to test with)"
+        )
+        require_fresh(frame.height, n_known, words)
+        return frame.filter(~known), n_known
 
     def n_new_users(self, model: Any, frame: pl.DataFrame) -> int | None:
         """Users of the rows without a training row; None where the training rows are not known."""
@@ -186,8 +200,8 @@ class TrainingCounts:
 
 def strata_of(frame: pl.DataFrame, counts: TrainingCounts | None, by: str) -> np.ndarray:
     """The stratum of each row: a third of the rows each for popularity and activity; for `known`
-    (`new` is the same) whether training has met the user and the item."""
-    if by not in (*STRATA, "new"):
+    whether training has met the user and the item."""
+    if by not in STRATA:
         raise InputError("unknown strata", found=by, expected=f"one of {', '.join(STRATA)}")
     if counts is None:
         raise InputError(
@@ -195,7 +209,7 @@ def strata_of(frame: pl.DataFrame, counts: TrainingCounts | None, by: str) -> np
             found=f"by={by!r}",
             expected="a fitted Recommender, or exclude=train",
         )
-    if by in ("known", "new"):
+    if by == "known":
         known = {key: counts.rows(frame, key) > 0 for key in ("user_id", "item_id")}
         words = np.where(known["user_id"], "known user", "new user").astype(object)
         named: np.ndarray = words + np.where(known["item_id"], ", known item", ", new item").astype(

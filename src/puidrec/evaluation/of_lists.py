@@ -12,153 +12,83 @@ import polars as pl
 
 from puidrec.data.dataset import IdMap, Interactions
 from puidrec.data.schema import Origin, to_polars
+from puidrec.data.tables import row_starts
 from puidrec.errors import InputError
-from puidrec.evaluation.any_model import ScoreTable, unit_scores
-from puidrec.evaluation.labelled import RatedRows, propensity_column
-from puidrec.evaluation.ranking import dense_codes, mask_seen, top_k
+from puidrec.evaluation.any_model import unit_scores
+from puidrec.evaluation.labelled import RatedRows
 from puidrec.evaluation.result import Evaluation
 from puidrec.evaluation.unseen_items import (
     PAIRS_AT_ONCE,
     Found,
     Seen,
+    best_unseen,
     find_liked,
     parse_unseen_metric,
     ranks_in,
     unseen_values,
 )
 
-
-def evaluate_ranking(model: Any, rows: RatedRows, names: Sequence[str]) -> Evaluation:
-    """Metrics of a model's ranking of all items; every name is checked before any work."""
-    depth = max(parse_unseen_metric(name)[1] for name in names)
-    if hasattr(model, "seen_"):
-        return _of_factors(model, rows, names)
-    return evaluate_lists(_lists(model, rows, depth), rows, names)
+KEYS = ("user_id", "item_id")
 
 
-def evaluate_lists(lists: pl.DataFrame, rows: RatedRows, names: Sequence[str]) -> Evaluation:
-    """Metrics of given lists; the catalogue is that of the data set, where rows are a part of one."""
+def evaluate_lists(model: Any, rows: RatedRows, names: Sequence[str]) -> Evaluation:
+    """Metrics of the best items that users have not seen, by a model, or as a table `user_id,
+    item_id` has them in order; every name is checked before any work."""
     for name in names:
         parse_unseen_metric(name)
-    train, given = rows.train, rows.given
-    if train is None and any("novelty" in name or "-popularity" in name for name in names):
-        raise InputError(
-            "novelty and popularity are counted in training rows", expected="exclude=training rows"
-        )
-    if not isinstance(given, Interactions):
-        table = to_polars(given, Origin("rows"))
+    if not isinstance(rows.given, Interactions):
+        table = to_polars(rows.given, Origin("rows"))
         if not {"label", "rating"} & set(table.columns):
             rows = replace(rows, given=table.with_columns(label=1))
-    frame, _ = rows.labelled(weighted=False)
+    frame, n_trained_on = rows.fresh(model, rows.labelled()[0])
     liked = frame.filter(pl.col("label") == 1)
-    _require_liked(liked.height, frame.height)
-    catalogue = given.items if isinstance(given, Interactions) else None
-    users = pl.concat([part["user_id"] for part in (liked, train) if part is not None])
+    if not liked.height:
+        found = f"{frame.height} rows"
+        raise InputError("no positive rows to look for", found=found, expected="at least one")
+    if hasattr(model, "seen_"):
+        ids, values = model.user_ids_, unseen_values(names, lambda k: _own(model, rows, liked, k))
+    else:
+        if rows.train is None and any("novelty" in n or "-popularity" in n for n in names):
+            problem = "novelty and popularity are counted in training rows"
+            raise InputError(problem, expected="exclude=training rows")
+        ids = IdMap(liked["user_id"].unique().sort())
+        values = unseen_values(names, lambda k: _of_others(model, rows, liked, ids, k))
     return Evaluation.of(
-        unseen_values(names, lambda k: _found_in_lists(lists, liked, catalogue, train, k)),
-        users.unique().sort(),
+        values,
+        ids.ids,
         n_users=liked["user_id"].n_unique(),
         n_rows=frame.height,
         positive_rate=liked.height / frame.height,
         users="any-positive",
-        n_new_users=rows.n_new_users(None, frame),
+        n_trained_on=n_trained_on,
+        n_new_users=rows.n_new_users(model, frame),
     )
 
 
-def _of_factors(model: Any, asked: RatedRows, names: Sequence[str]) -> Evaluation:
-    """Metrics of the rankings of a model of this package, on rows of its users and items."""
-    rows, propensity = asked.given, asked.propensities
-    if not isinstance(rows, Interactions):
+def _own(model: Any, rows: RatedRows, liked: pl.DataFrame, k: int) -> Found:
+    """Where liked rows are in the lists of a model of this package."""
+    sides = model.user_ids_, model.item_ids_
+    user, item = (own.encode(liked[key]) for own, key in zip(sides, KEYS, strict=True))
+    unknown = (user < 0) | (item < 0)
+    if unknown.any():
         raise InputError(
-            "metrics of unseen items rank all items of a fitted Recommender, on a part of a Dataset",
-            found=f"{type(model).__name__} and {type(rows).__name__}",
-            hint="Use data.split(…).test, or other metrics.",
+            f"{int(unknown.sum()):,} of the rows are of other users or items than the model's",
+            found=", ".join(map(str, liked.row(int(unknown.argmax()))[:2])),
+            hint="Give rows of the data it was fitted on.",
         )
-    if not (
-        rows.users.ids.equals(model.user_ids_.ids) and rows.items.ids.equals(model.item_ids_.ids)
-    ):
-        raise InputError(
-            "the rows are of other users or items than the model's",
-            hint="Use the data it was fitted on.",
-        )
-    liked = rows.label == 1 if "label" in rows.frame.columns else np.ones(len(rows), bool)
-    _require_liked(int(liked.sum()), len(rows))
-    pairs = rows.user[liked], rows.item[liked]
-    given = (
-        None if propensity is None else propensity_column(propensity, len(rows)).to_numpy()[liked]
+    seen, factors = (
+        [model.seen_, *_left_out(rows, *sides)],
+        (model.user_factors_, model.item_factors_),
     )
-    seen = [model.seen_, *_left_out(asked, rows.users, rows.items)]
-    factors = model.user_factors_, model.item_factors_
-    return Evaluation.of(
-        unseen_values(names, lambda k: find_liked(factors, pairs, seen, k, given)),
-        rows.users.ids,
-        n_users=int(np.unique(pairs[0]).size),
-        n_rows=len(rows),
-        positive_rate=float(liked.mean()),
-        users="any-positive",
-        n_new_users=asked.n_new_users(model, rows.to_frame()),
-    )
+    return find_liked(factors, (user, item), seen, k, _propensity(liked))
 
 
-def _require_liked(n_liked: int, n_rows: int) -> None:
-    if not n_liked:
-        raise InputError(
-            "no positive rows to look for", found=f"{n_rows} rows", expected="at least one"
-        )
-
-
-def _lists(model: Any, asked: RatedRows, k: int) -> pl.DataFrame:
-    """Recommendations of a model that only predicts (or of a table of scores): the best of the
-    catalogue."""
-    rows = asked.given
-    if isinstance(model, ScoreTable):
-        return model.lists(asked.train)
-    if not isinstance(rows, Interactions):
-        found, expected = type(rows).__name__, "a part of a Dataset, whose items are ranked"
-        raise InputError(
-            "a ranking of all items needs to know them", found=found, expected=expected
-        )
-    users, catalogue = IdMap(rows.users.decode(np.unique(rows.user))), rows.items.ids.to_numpy()
-    seen, best = _left_out(asked, users, rows.items), []
-    k, step = min(k, catalogue.size), max(1, PAIRS_AT_ONCE // catalogue.size)
-    for start in range(0, len(users), step):
-        block = users.ids[start : start + step].to_numpy()
-        pairs = np.repeat(block, catalogue.size), np.tile(catalogue, block.size)
-        scores = np.array(unit_scores(model, *pairs), np.float64).reshape(block.size, -1)
-        for out in seen:
-            mask_seen(scores, np.arange(start, start + block.size), *out)
-        columns, value = top_k(scores, k)
-        kept = np.isfinite(value)
-        whose = np.repeat(block, k)[kept.ravel()]
-        best.append(pl.DataFrame({"user_id": whose, "item_id": catalogue[columns[kept]]}))
-    return pl.concat(best)
-
-
-def _left_out(asked: RatedRows, users: IdMap, items: IdMap) -> list[Seen]:
-    """The pairs to leave out, sorted by user."""
-    if asked.train is None:
-        return []
-    user, item = users.encode(asked.train["user_id"]), items.encode(asked.train["item_id"])
-    known = (user >= 0) & (item >= 0)
-    user, item = user[known], item[known]
-    start = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=len(users)))])
-    return [(start, item[np.argsort(user, kind="stable")])]
-
-
-def _found_in_lists(
-    lists: pl.DataFrame,
-    liked: pl.DataFrame,
-    catalogue: IdMap | None,
-    train: pl.DataFrame | None,
-    k: int,
-) -> Found:
-    """Where liked rows are in given lists. Users with liked rows and no list have found nothing.
-
-    train: rows that say how popular items are; without them novelty has no value. Without a
-    catalogue, it is what the lists, the rows and the training rows name.
-    """
-    parts = [lists, liked, *([train] if train is not None else [])]
-    for key in ("user_id", "item_id"):
+def _of_others(model: Any, rows: RatedRows, liked: pl.DataFrame, users: IdMap, k: int) -> Found:
+    """Where liked rows are in the lists of any other model, or in given ones; a user without a list
+    has found nothing."""
+    given, train = rows.given, rows.train
+    parts = [part for part in (liked, train, model) if isinstance(part, pl.DataFrame)]
+    for key in KEYS:
         kinds = {str(part[key].dtype) for part in parts}
         if len(kinds) > 1:
             raise InputError(
@@ -166,17 +96,65 @@ def _found_in_lists(
                 column=key,
                 found=" and ".join(sorted(kinds)),
             )
-    ids = catalogue or IdMap(pl.concat([part["item_id"] for part in parts]).unique().sort())
-    users = IdMap(pl.concat([part["user_id"] for part in parts[1:]]).unique().sort())
-    row, item = users.encode(liked["user_id"]), ids.encode(liked["item_id"])
-    known, row_user = dense_codes(row)
-    position = np.full(len(users) + 1, -1)
-    position[known] = np.arange(known.size)
-    owner = position[users.encode(lists["user_id"])]
+    if isinstance(given, Interactions):
+        items = given.items
+    elif isinstance(model, pl.DataFrame):
+        items = IdMap(pl.concat([part["item_id"] for part in parts]).unique().sort())
+    else:
+        found, expected = type(given).__name__, "a part of a Dataset, whose items are ranked"
+        problem = "a ranking of all items needs to know them"
+        raise InputError(problem, found=found, expected=expected)
+    if isinstance(model, pl.DataFrame):
+        top = _listed(model, users, items, k)
+    else:
+        top = _predicted(model, users, items, _left_out(rows, users, items), k)
+    known = [part["user_id"] for part in (liked, train) if part is not None]
+    row_user, item = users.encode(liked["user_id"]), items.encode(liked["item_id"])
+    seen = items.encode([] if train is None else train["item_id"])
+    counted, everyone = np.bincount(seen[seen >= 0], minlength=len(items)), pl.concat(known)
+    return Found(
+        np.arange(len(users)),
+        top,
+        row_user,
+        ranks_in(top, row_user, item),
+        counted,
+        everyone.n_unique(),
+        item,
+        _propensity(liked),
+    )
+
+
+def _listed(lists: pl.DataFrame, users: IdMap, items: IdMap, k: int) -> np.ndarray:
+    """Item codes of given lists, [users, k]."""
+    owner = users.encode(lists["user_id"])
     place = lists.select(pl.int_range(pl.len()).over("user_id")).to_series().to_numpy()
     shown = (owner >= 0) & (place < k)
-    top = np.full((known.size, k), -1, np.int64)
-    top[owner[shown], place[shown]] = ids.encode(lists["item_id"])[shown]
-    seen = ids.encode([] if train is None else train["item_id"])
-    counted = np.bincount(seen[seen >= 0], minlength=len(ids))
-    return Found(known, top, row_user, ranks_in(top, row_user, item), counted, len(users), item)
+    top = np.full((len(users), k), -1, np.int64)
+    top[owner[shown], place[shown]] = items.encode(lists["item_id"])[shown]
+    return top
+
+
+def _predicted(model: Any, users: IdMap, items: IdMap, seen: Sequence[Seen], k: int) -> np.ndarray:
+    """Item codes of the best of all items by a model that only predicts, [users, k]."""
+    catalogue = items.ids.to_numpy()
+
+    def scores(block: np.ndarray) -> np.ndarray:
+        pairs = users.decode(np.repeat(block, catalogue.size)), np.tile(catalogue, block.size)
+        asked = unit_scores(model, pairs[0].to_numpy(), pairs[1])
+        return np.array(asked, np.float64).reshape(block.size, -1)
+
+    return best_unseen(scores, np.arange(len(users)), catalogue.size, seen, k, PAIRS_AT_ONCE)
+
+
+def _left_out(rows: RatedRows, users: IdMap, items: IdMap) -> list[Seen]:
+    """The pairs to leave out, sorted by user."""
+    if rows.train is None:
+        return []
+    user, item = users.encode(rows.train["user_id"]), items.encode(rows.train["item_id"])
+    known = (user >= 0) & (item >= 0)
+    start = row_starts(user[known], len(users))
+    return [(start, item[known][np.argsort(user[known], kind="stable")])]
+
+
+def _propensity(liked: pl.DataFrame) -> np.ndarray | None:
+    return liked["propensity"].to_numpy() if "propensity" in liked.columns else None

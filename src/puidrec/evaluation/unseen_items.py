@@ -100,16 +100,7 @@ def find_liked(
     """
     (left, right), (user, item) = factors, liked
     users, row_user = dense_codes(user)
-    k = min(k, right.shape[0])
-    top = np.full((users.size, k), -1, np.int64)
-    step = max(1, BLOCK_PAIRS // max(right.shape[0], 1))
-    for start in range(0, users.size, step):
-        block = users[start : start + step]
-        scores = left[block] @ right.T
-        for row_start, items in seen:
-            mask_seen(scores, block, row_start, items)
-        best, value = top_k(scores, k)
-        top[start : start + step] = np.where(np.isfinite(value), best, -1)
+    top = best_unseen(lambda block: left[block] @ right.T, users, right.shape[0], seen, k)
     popularity = np.bincount(np.asarray(seen[0][1]), minlength=right.shape[0])
     return Found(
         users,
@@ -121,6 +112,30 @@ def find_liked(
         item,
         propensity,
     )
+
+
+def best_unseen(
+    scores: Callable[[np.ndarray], np.ndarray],
+    users: np.ndarray,
+    n_items: int,
+    seen: Sequence[Seen],
+    k: int,
+    pairs: int | None = None,
+) -> np.ndarray:
+    """The k best items of users that they have not seen, [users, k], −1 where there are fewer.
+
+    scores: of all items for some users, asked for so many pairs at once (or BLOCK_PAIRS).
+    """
+    k, step = min(k, n_items), max(1, (pairs or BLOCK_PAIRS) // max(n_items, 1))
+    top = np.full((users.size, k), -1, np.int64)
+    for start in range(0, users.size, step):
+        block = users[start : start + step]
+        of_block = scores(block)
+        for row_start, items in seen:
+            mask_seen(of_block, block, row_start, items)
+        best, value = top_k(of_block, k)
+        top[start : start + step] = np.where(np.isfinite(value), best, -1)
+    return top
 
 
 def ranks_in(top: np.ndarray, row_user: np.ndarray, item: np.ndarray) -> np.ndarray:
