@@ -129,12 +129,14 @@ def test_large_logs_are_held_out_once(simulation, monkeypatch: pytest.MonkeyPatc
 
 
 def test_held_out_rows_come_first(simulation) -> None:
+    alone = replace(simulation.data, uniform=None)
     cases = (
-        (replace(simulation.data, uniform=None), "uniform", "test"),
-        (simulation.data, "observational", "validation"),
+        (alone, "uniform", "rd", "test"),
+        (alone, "uniform", None, "validation"),
+        (simulation.data, "observational", None, "validation"),
     )
-    for data, select, part in cases:
-        model = Recommender("bias", rng=0, select=select).fit(data)
+    for data, select, protocol, part in cases:
+        model = Recommender("bias", rng=0, select=select).fit(data, protocol=protocol)
         rows = audit(model, data, replicates=0).to_dict()["rows"]
         assert rows["source"] == "held-out"
         assert rows["part"] == f"{part} rows of the log"
