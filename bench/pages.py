@@ -4,11 +4,13 @@
     python bench/pages.py make field --data DATA      one page; --again: even where it is current
     python bench/pages.py write                       pages from stored results; nothing is measured
     python bench/pages.py check                       names what is not of this version; exit code 1
+    python bench/pages.py plan                        what each page is made of, and what it takes
 
 docs/results/PAGE.json holds the figures and their stamp: a hash of the golden scores
 (tests/golden/*.json), the command, seeds and the date. A page is current where that hash is that of
-the scores now. Finished parts are kept in bench/out/pages/HASH, so that an interrupted run goes on,
-and never meets figures of another version. `--minutes` bounds what a page may take; what is not
+the scores now. Finished parts are kept in bench/out/pages, by the golden scores of the methods that
+they fit: an interrupted run goes on, a page never meets figures of another version, and where one
+method changed, no other is measured again. `--minutes` bounds what a page may take; what is not
 finished then is counted on the page, and the next `make` goes on with it.
 """
 
@@ -65,6 +67,8 @@ class Page:
     seeds: str
     minutes: float
     """What it may take with two processes."""
+    by_method: bool = True
+    """Whether the names of its parts say which golden scores they are of."""
 
     def measure(self, ask: Ask) -> Figures:
         """Plain values; `unfinished` counts the parts that time did not allow."""
@@ -82,10 +86,10 @@ class Page:
 PAGES = {
     page.name: page
     for page in (
-        Page("paper", "tables", "0 to 2; Yahoo!R3 and KuaiRec 0", 20.0),
-        Page("field", "tables", "0 to 2; Yahoo!R3 and KuaiRec 0", 14.0),
-        Page("truth", "truth", "0 to 2; the learned Γ 0 to 2", 10.0),
-        Page("guarantees", "guarantee_page", "one per simulated log", 7.0),
+        Page("paper", "tables", "Coat 0 to 2, else 0", 18.0),
+        Page("field", "tables", "Coat 0 to 2, else 0", 14.0),
+        Page("truth", "truth", "0 to 2", 10.0),
+        Page("guarantees", "guarantee_page", "one per simulated log", 7.0, by_method=False),
         Page("scaling", "scaling", "0", 9.0),
     )
 }
@@ -97,6 +101,13 @@ def golden_hash(folder: Path = GOLDEN) -> str:
     for path in sorted(folder.glob("*.json")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def version(*methods: str, folder: Path = GOLDEN) -> str:
+    """Of the golden scores of some methods."""
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    scores = [[kept.get(method) for kept in files] for method in methods]
+    return hashlib.sha256(json.dumps(scores).encode()).hexdigest()[:8]
 
 
 def stored(name: str, docs: Path = DOCS) -> Figures | None:
@@ -165,8 +176,8 @@ def make(names: Iterable[str], ask: Ask, again: bool) -> list[str]:
         if current and not again and not kept["figures"].get("unfinished"):
             print(f"{name}: current", flush=True)
             continue
-        kind = "quick" if ask.quick else now
-        folder = ROOT / "bench" / "out" / "pages" / kind / name
+        kept_in = page.module if page.by_method else f"{page.module} {now}"
+        folder = ROOT / "bench" / "out" / ("quick" if ask.quick else "pages") / kept_in
         folder.mkdir(parents=True, exist_ok=True)
         own = replace(ask, folder=folder, minutes=ask.minutes or page.minutes)
         before = kept["minutes"] if kept and kept["golden"] == now and not kept["quick"] else 0.0
@@ -196,11 +207,25 @@ def make(names: Iterable[str], ask: Ask, again: bool) -> list[str]:
     return failed
 
 
+def plan(names: Iterable[str]) -> str:
+    """What pages are made of and what that took, in processor minutes."""
+    lines, total, old = [], 0.0, stale()
+    for name in names:
+        figures = (stored(name) or {"figures": {}})["figures"]
+        costs = {kind: (n, seconds / 60) for kind, (n, seconds) in figures.get("costs", {}).items()}
+        known = sum(minutes for _, minutes in costs.values()) / 2 or PAGES[name].minutes
+        state = "to be measured" if f"{name}.md" in old else "current"
+        lines.append(f"{name}: {known:.1f} minutes with two processes; {state}")
+        lines += [f"    {n:4d} × {kind}: {minutes:.1f}" for kind, (n, minutes) in costs.items()]
+        total += known
+    return "\n".join([*lines, f"all: {total:.0f} minutes with two processes"])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["make", "write", "check"])
+    parser.add_argument("what", choices=["make", "write", "check", "plan"])
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"some of {', '.join(PAGES)}")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("PUIDREC_DATA", "data")))
     parser.add_argument("--workers", type=int, default=int(os.environ.get("WORKERS", "2")))
@@ -213,6 +238,9 @@ def main() -> int:
         parser.error(f"unknown page {', '.join(unknown)}; expected some of {', '.join(PAGES)}")
     if given.what == "write":
         write_pages(names)
+        return 0
+    if given.what == "plan":
+        print(plan(names))
         return 0
     if given.what == "check":
         old = [name for name in stale() if name.removesuffix(".md") in names]

@@ -1,4 +1,7 @@
-"""Parts of a page that are run once: by processes, each result a file, until the time is up."""
+"""Parts of a page that are run once: by processes, each result a file, until the time is up.
+
+costs.json beside them has the processor seconds of each part: what `bench/pages.py plan` tells.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import joblib
 
 from puidrec.atomic import write_json
 
+COSTS = "costs.json"
 Part = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function of a module and its arguments; it returns plain values."""
 
@@ -32,13 +36,16 @@ def run_parts(
                 return  # what is under way ends; nothing else begins
             yield joblib.delayed(_one)(name, *part)
 
+    costs = costs_of(folder)
     pool = joblib.Parallel(
         n_jobs=workers, return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1
     )
     with joblib.parallel_config("loky", inner_max_num_threads=1):
-        for count, (name, found) in enumerate(pool(calls()), 1):
+        for count, (name, found, seconds) in enumerate(pool(calls()), 1):
             write_json(folder / f"{name}.json", found)
-            print(f"{folder.name} {count}/{len(waiting)} {name}", flush=True)
+            costs[name] = round(seconds, 2)
+            write_json(folder / COSTS, costs)
+            print(f"{folder.name} {count}/{len(waiting)} {name} {seconds:.1f} s", flush=True)
     files = {name: folder / f"{name}.json" for name in parts}
     results = {
         name: json.loads(file.read_text(encoding="utf-8"))
@@ -48,5 +55,21 @@ def run_parts(
     return results, len(parts) - len(results)
 
 
-def _one(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
-    return name, function(*arguments)
+def costs_of(folder: Path) -> dict[str, float]:
+    """Processor seconds by part, of the parts that were run here."""
+    file = folder / COSTS
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def summed_costs(folder: Path, kinds: Mapping[str, str]) -> dict[str, list[float]]:
+    """By kind of part: how many there are, and their processor seconds; kinds: by part."""
+    known, summed = costs_of(folder), {}
+    for name, kind in kinds.items():
+        count, seconds = summed.get(kind, (0, 0.0))
+        summed[kind] = [count + 1, round(seconds + known.get(name, 0.0), 1)]
+    return summed
+
+
+def _one(name: str, function: Callable[..., Any], arguments: Any) -> tuple[str, Any, float]:
+    began = time.process_time()
+    return name, function(*arguments), time.process_time() - began

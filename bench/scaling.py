@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pages import Ask
+from pages import Ask, version
 from puidrec.atomic import write_json
 from puidrec.report.reproduce import table
 
@@ -97,7 +97,7 @@ def measure_scaling(ask: Ask) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         for size, ways in sizes.items():
             for way in ways:
-                file = ask.folder / f"{size} {way}.json"
+                file = ask.folder / f"{size} {way} {version('dr')}.json"
                 if not file.exists() and time.monotonic() < end:
                     folder = Path(temporary) / size
                     folder.mkdir(exist_ok=True)

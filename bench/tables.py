@@ -3,42 +3,71 @@ beside the field's methods."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pages import Ask
-from puidrec.comparing.job import Job, Result
-from puidrec.comparing.run import run_jobs
+from pages import Ask, version
+from parts import Part, run_parts, summed_costs
+from puidrec.comparing.job import Job, Result, ResultFolder
+from puidrec.comparing.run import claim, run_jobs, run_one
 from puidrec.data.split import Split
 from puidrec.evaluation import evaluate_scores
 from puidrec.report.reproduce import ALS, field_text, paper_text
-from puidrec.reproduce.run import plan_reproduction, reproduce, rounded, table_rows
+from puidrec.reproduce.run import (
+    ReproductionPlan,
+    plan_reproduction,
+    reproduce,
+    rounded,
+    table_rows,
+)
 
 __all__ = ["field_text", "measure_field", "measure_paper", "paper_text"]
 SEEDS = 3
 METRICS = ("uauc", "ndcg@5", "auc")
 
 
-def tell(words: str, done: int, total: int) -> None:
-    """A line on standard output now and then."""
-    if done % 20 == 0 or done == total:
-        sys.stdout.write(f"{words} {done}/{total}\n")
-        sys.stdout.flush()
+def run_job(job: Job, folder: Path) -> None:
+    """Fit and measure, and keep the result where `reproduce` looks for it."""
+    _, error, text = run_one(job)
+    if error is not None:
+        raise RuntimeError(f"{job.data.title}, {job.preset}, {job.name}: {error}")
+    ResultFolder(folder / "cells").save(job, text)
 
 
-def measure(ask: Ask, question: str) -> tuple[Any, dict[str, Any]]:
-    """A plan, and the summary of its run."""
+def parts_of(plan: ReproductionPlan, folder: Path) -> dict[str, tuple[Job, Part]]:
+    """Job and part by name; jobs that pages share are one part, and the first seed goes first."""
+    jobs = sorted((job for own in plan.jobs.values() for job in own), key=lambda job: job.seed)
+    return {f"{job.key} {version(job.method)}": (job, (run_job, (job, folder))) for job in jobs}
+
+
+def plan_of(ask: Ask, question: str) -> ReproductionPlan:
+    """What a page is made of."""
     seeds = 1 if ask.quick else SEEDS
-    plan = plan_reproduction([question], ask.data, seeds, quick=ask.quick, workers=ask.workers)
+    return plan_reproduction([question], ask.data, seeds, quick=ask.quick, workers=ask.workers)
+
+
+def measure(ask: Ask, question: str) -> tuple[ReproductionPlan, dict[str, Any]]:
+    """A plan, and the summary of its run."""
+    plan = plan_of(ask, question)
+    parts = parts_of(plan, ask.folder)
+    claim(ask.folder)
+    run_parts({name: part for name, (_, part) in parts.items()}, ask.folder, ask.workers, ask.end)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of logs divided at random: that is the protocol here
-        summary = reproduce(plan, ask.folder, engine="local", minutes=ask.minutes, tell=tell)
+        summary = reproduce(plan, ask.folder, engine="none")
     # where the data would be is of this machine only
     summary["skipped"] = [f"{name} is not here." for name in plan.found.missing]
+    shared = {} if question == "paper" else parts_of(plan_of(ask, "paper"), ask.folder)
+    kinds = {
+        name: f"fits, {job.data.name}, {job.preset}"
+        for name, (job, _) in parts.items()
+        if name not in shared
+    }
+    summary["costs"] = summed_costs(ask.folder, kinds)
     return plan, summary
 
 

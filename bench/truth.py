@@ -8,8 +8,8 @@ models with IDs (the default) and of features alone. `bench/pages.py` runs this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ from scipy import stats
 
 import mixture
 from gamma_truth import AROUND_CELLS, RULES, one
-from pages import Ask
-from parts import run_parts
+from pages import Ask, version
+from parts import run_parts, summed_costs
 from puidrec.data.synthetic import WORLDS, simulate
 from puidrec.demo import FEATURES_ONLY, with_true_propensity
 from puidrec.model import Recommender
@@ -33,9 +33,9 @@ SEEDS, FIRST_OF_RULES = 3, 100
 IDS, FEATURES = "IDs and features", "features only"
 BACKBONES: dict[str, dict[str, Any]] = {IDS: {}, FEATURES: FEATURES_ONLY}
 METHODS: dict[str, dict[str, Any]] = {
+    "mf": {"method": "mf"},
     "bias": {"method": "bias"},
     "ips": {"method": "ips"},
-    "dr": {"method": "dr"},
     "rd-dr": {"method": "rd-dr"},
     "puid-dr": {"method": "puid-dr"},
     "puid-dr, random Γ": {"method": "puid-dr", "gamma": "random"},
@@ -48,43 +48,81 @@ METHODS: dict[str, dict[str, Any]] = {
 TRUE_P = "ips, true p"
 WITH_IDS = ("bias", "all-rank", "spectrum")
 """Of no use to models of features alone, or the same there."""
-OWN_PATH = ("bias", "all-rank", "spectrum")
-"""They choose for themselves; all others take the dim and L2 that `mf` chose on held-out rows."""
 LEARNED_WORLDS = mixture.NAMES.split(",")
-LEARNED_ROWS, LEARNED_SIZE, LEARNED_LOGS = 500, (500, 250), 3
+LEARNED_ROWS, LEARNED_SIZE = 500, (500, 250)
+LOGS = 2
+"""Per world, of Γ rules and of the learned Γ: their figures are of thousands of pairs each."""
 PAYS = {"its own rule": "auto", "one Γ of 1.5": 1.5, "learned": "learned"}
 """Γ of `puid-dr`."""
 
 
 def errors_of(world: str, seed: int, quick: bool) -> dict[str, dict[str, float]]:
-    """True errors over all pairs of every method in one draw of one world, for each backbone."""
-    simulation = simulate(world, rng=seed, **(SMALL if quick else SIZE))
-    truth = simulation.data.scale.unit(simulation.truth.matrix("rating"))
-
-    def fit(data: Any, uniform: bool = False, **options: Any) -> Recommender:
-        split = data.split("rd", seed)
-        none = split.validation.take(np.zeros(len(split.validation), bool))
-        rows = split.propensity if uniform else None
-        model = Recommender(rng=seed, select="none", solver="least-squares", **options)
-        return model.fit(data, replace(split, validation=none, propensity=rows))
-
-    def error(model: Recommender) -> float:
-        return float(((model.user_factors_ @ model.item_factors_.T - truth) ** 2).mean())
-
+    """True errors over all pairs in one draw of one world, for each backbone: of `mf`, and of
+    methods with its dim and L2."""
+    draw = Draw.of(world, seed, quick)
+    known = replace(draw, data=with_true_propensity(simulate(world, rng=seed, **size_of(quick))))
     found: dict[str, dict[str, float]] = {}
     for name, backbone in BACKBONES.items():
-        plain = fit(simulation.data, method="mf", **backbone)
-        chosen = plain.report_.get("chosen") or {}
-        same = {key: chosen[key] for key in ("dim", "l2") if key in chosen}
-        own = {"mf": error(plain)}
-        known = with_true_propensity(simulation)
-        own[TRUE_P] = error(fit(known, **{**backbone, **same}, method="ips", propensity="given"))
+        plain = draw.fit(method="mf", **backbone)
+        factor = plain.report_["chosen"]["l2_factor"]
+        same = {
+            **backbone,
+            "dim": plain.report_["dim"],
+            "l2": plain.report_["l2"],
+            "l2_features": factor * plain.settings.l2_features,
+        }
+        own = {"mf": draw.error(plain)}
+        own[TRUE_P] = draw.error(known.fit(**same, method="ips", propensity="given"))
         for method in methods_of(name):
-            options = METHODS[method]
-            path = {} if options["method"] in OWN_PATH else same
-            own[method] = error(fit(simulation.data, **{**backbone, **path}, **options))
+            if method != "mf" and METHODS[method]["method"] != "spectrum":
+                own[method] = draw.error(draw.fit(**same, **METHODS[method]))
         found[name] = own
     return found
+
+
+def blends_of(world: str, seed: int, quick: bool) -> dict[str, dict[str, float]]:
+    """The same of `spectrum`, which chooses for itself."""
+    draw = Draw.of(world, seed, quick)
+    return {
+        name: {
+            method: draw.error(draw.fit(**backbone, **METHODS[method]))
+            for method in methods_of(name)
+            if METHODS[method]["method"] == "spectrum"
+        }
+        for name, backbone in BACKBONES.items()
+    }
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw of a world."""
+
+    data: Any
+    truth: np.ndarray
+    seed: int
+
+    @classmethod
+    def of(cls, world: str, seed: int, quick: bool) -> Draw:
+        """All ratings of the draw as its truth."""
+        simulation = simulate(world, rng=seed, **size_of(quick))
+        truth = simulation.data.scale.unit(simulation.truth.matrix("rating"))
+        return cls(simulation.data, truth, seed)
+
+    def fit(self, uniform: bool = False, **options: Any) -> Recommender:
+        """Solved, nothing chosen by uniform rows; uniform: whether training is given some."""
+        split = self.data.split("rd", self.seed)
+        none = split.validation.take(np.zeros(len(split.validation), bool))
+        rows = split.propensity if uniform else None
+        model = Recommender(rng=self.seed, select="none", solver="least-squares", **options)
+        return model.fit(self.data, replace(split, validation=none, propensity=rows))
+
+    def error(self, model: Recommender) -> float:
+        """Mean squared error over all pairs."""
+        return float(((model.user_factors_ @ model.item_factors_.T - self.truth) ** 2).mean())
+
+
+def size_of(quick: bool) -> dict[str, Any]:
+    return SMALL if quick else SIZE
 
 
 def methods_of(backbone: str) -> list[str]:
@@ -122,21 +160,34 @@ def finite(found: Mapping[str, float]) -> dict[str, float | None]:
     return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
 
 
+FITTED = {
+    "errors": tuple({str(options["method"]) for options in METHODS.values()} - {"spectrum"}),
+    "blends": ("spectrum",),
+    "rules": ("puid-dr",),
+    "learned": ("spectrum", "puid-dr", "mf"),
+}
+"""The methods that parts of a kind fit."""
+
+
 def measure_truth(ask: Ask) -> dict[str, Any]:
-    """All three parts, seed by seed, so that what the time does not allow are seeds."""
-    seeds = range(1 if ask.quick else SEEDS)
+    """All parts, seed by seed, so that what the time does not allow are seeds."""
     worlds = ("entity", "pair") if ask.quick else tuple(WORLDS)
     learned = LEARNED_WORLDS[:2] if ask.quick else LEARNED_WORLDS
-    parts = {}
-    for seed in range(1 if ask.quick else max(SEEDS, LEARNED_LOGS)):
-        for world in worlds if seed in seeds else ():
-            parts[f"errors {world} {seed}"] = errors_of, (world, seed, ask.quick)
-            drawn = FIRST_OF_RULES + seed
-            parts[f"rules {world} {drawn}"] = rules_of, (world, drawn, ask.quick)
-        for world in learned if seed < LEARNED_LOGS else ():
-            parts[f"learned {world} {seed}"] = learned_of, (world, seed, ask.quick)
+    asked: list[tuple[str, Callable[..., Any], str, int]] = []
+    for seed in range(1 if ask.quick else SEEDS):
+        for world in worlds:
+            asked.append(("errors", errors_of, world, seed))
+            asked.append(("blends", blends_of, world, seed))
+        if seed < LOGS:
+            asked += [("rules", rules_of, world, FIRST_OF_RULES + seed) for world in worlds]
+            asked += [("learned", learned_of, world, seed) for world in learned]
+    versions = {kind: version(*sorted(methods)) for kind, methods in FITTED.items()}
+    parts = {
+        f"{kind} {world} {seed} {versions[kind]}": (function, (world, seed, ask.quick))
+        for kind, function, world, seed in asked
+    }
     found, unfinished = run_parts(parts, ask.folder, ask.workers, ask.end)
-    rows = [(*name.split(" "), figures) for name, figures in found.items()]
+    rows = [(*name.split(" ")[:3], figures) for name, figures in found.items()]
     return {
         "unfinished": unfinished,
         "methods": {name: changes(rows, name) for name in BACKBONES},
@@ -149,6 +200,7 @@ def measure_truth(ask: Ask) -> dict[str, Any]:
         },
         "seeds": len({seed for kind, _, seed, _ in rows if kind == "errors"}),
         "logs": len({seed for kind, _, seed, _ in rows if kind == "learned"}),
+        "costs": summed_costs(ask.folder, {name: name.split(" ")[0] for name in parts}),
     }
 
 
@@ -164,17 +216,22 @@ class Change(NamedTuple):
 
 def changes(rows: Sequence[tuple[Any, ...]], backbone: str) -> dict[str, dict[str, Any]]:
     """By world: the error of `mf`, and each method's change against it, seed by seed."""
+    blends = {(name, seed): own for kind, name, seed, own in rows if kind == "blends"}
+    errors: dict[str, list[dict[str, float]]] = {}
+    for kind, name, seed, own in rows:
+        if kind == "errors" and (name, seed) in blends:
+            errors.setdefault(name, []).append({**own[backbone], **blends[name, seed][backbone]})
     found: dict[str, dict[str, Any]] = {}
-    for world in dict.fromkeys(name for kind, name, *_ in rows if kind == "errors"):
-        own = [e[backbone] for kind, name, _, e in rows if (kind, name) == ("errors", world)]
-        found[world] = {"mf": round(float(np.mean([one["mf"] for one in own])), 4)}
+    for world, draws in errors.items():
+        found[world] = {"mf": round(float(np.mean([one["mf"] for one in draws])), 4)}
         for method in (*methods_of(backbone), TRUE_P):
-            values = np.array([100.0 * (one[method] / one["mf"] - 1.0) for one in own])
+            values = np.array([100.0 * (one[method] / one["mf"] - 1.0) for one in draws])
             half = None
             if values.size > 1:
                 t = stats.t.ppf(0.975, values.size - 1)
                 half = round(float(t * values.std(ddof=1) / np.sqrt(values.size)), 2)
-            found[world][method] = [round(float(values.mean()), 2), half]
+            if method != "mf":
+                found[world][method] = [round(float(values.mean()), 2), half]
     return found
 
 
@@ -220,9 +277,10 @@ which Γ rules find what is hidden, and does the Γ that is learned from uniform
 
 Change of the true error in percent against `mf` with the same backbone: below 0 is better. ± is a paired 95 % interval
 over {seeds} seeds. Logs have {users} users × {items} items, {density:.0%} of the pairs logged. *500 rows*: with about 500
-uniform ratings; all others use the log and its features alone. `mf` chooses dim and L2 on held-out rows, weighted and
-signed methods take the same. *True p* is IPS that knows each pair's probability to be seen: with IDs it is no ceiling, for
-its weights are noisy. The last row counts worlds whose interval lies below 0, around 0, above 0.
+uniform ratings; all others use the log and its features alone. `mf` chooses dim and L2 on held-out rows; all others but
+`spectrum` take the same. `dr` is left out: it equals `ips` ([proof](deviations.md)). *True p* is IPS that knows each
+pair's probability to be seen: with IDs it is no ceiling, for its weights are noisy. The last row counts worlds whose
+interval lies below 0, around 0, above 0.
 
 The worlds: {worlds}. The first six existed when the methods were built; the others break, one each, something that methods
 assume.
@@ -298,7 +356,8 @@ def counts(found: Mapping[str, Mapping[str, Any]], method: str) -> tuple[int, in
 
 def method_table(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Worlds × methods, and counts."""
-    names = [name for name in (*METHODS, TRUE_P) if name in next(iter(found.values()))]
+    shown = next(iter(found.values()))
+    names = [name for name in (*METHODS, TRUE_P) if name in shown and name != "mf"]
     body = [
         [world, *(str(Change(*own[name])) for name in names), f"{own['mf']:.4f}"]
         for world, own in found.items()

@@ -112,6 +112,26 @@ def test_finished_parts_are_not_run_again(made: ModuleType, tmp_path: Path) -> N
     assert run_parts(parts, tmp_path, 1, soon) == ({"part 0": 0, "part 1": 7, "part 2": 4}, 0)
 
 
+def test_only_fits_of_a_changed_method_are_of_another_version(
+    made: ModuleType, tmp_path: Path
+) -> None:
+    golden = tmp_path / "golden"
+    shutil.copytree(ROOT / "tests" / "golden", golden, ignore=shutil.ignore_patterns("*.py", "_*"))
+    before = {name: made.version(name, folder=golden) for name in ("mf", "dr")}
+    plain = golden / "plain.json"
+    scores = json.loads(plain.read_text())
+    scores["mf"][0] += 1e-4
+    plain.write_text(json.dumps(scores))
+    assert made.version("mf", folder=golden) != before["mf"]
+    assert made.version("dr", folder=golden) == before["dr"]
+
+
+def test_the_plan_names_what_pages_are_made_of(made: ModuleType) -> None:
+    said = made.plan(made.PAGES)
+    assert all(f"{name}: " in said for name in made.PAGES)
+    assert "minutes with two processes" in said
+
+
 def test_sentences_follow_from_figures(made: ModuleType) -> None:
     findings = importlib.import_module("findings")
     contrasts = [{"kind": "one", "verdict": word} for word in ("wins", "ties", "ties")]

@@ -12,10 +12,8 @@ from puidrec.reproduce.grids import (
     ELSEWHERE,
     FIELD_METHODS,
     GRIDS,
-    OURS,
     OWN,
     PAPER,
-    TRIVIAL,
     Row,
     ablation_rows,
     field_jobs,
@@ -27,14 +25,13 @@ from puidrec.reproduce.grids import (
 FOLDERS = {data: Path(data) for data in paper.METRICS}
 
 
-def test_all_methods_are_shown_with_trivial_baselines_and_controls() -> None:
+def test_all_methods_are_shown_and_the_papers_with_controls() -> None:
     own = {row.label or row.method for row in OWN.rows}
     # pure-svd stands for no claim
     assert set(METHODS) - {"pure-svd"} <= own | set(FIELD_METHODS)
-    assert {"puid-ips, random Γ", "puid-dr, random Γ", "puid-ips, Γ = 1", *TRIVIAL} <= own
-    printed = {row.label or row.method for row in PAPER.rows}
-    assert printed >= {method for method, *_ in paper.RQ1} | {"item-rate"}
-    assert not printed & set(OURS)
+    assert own >= {"puid-ips, random Γ", "puid-dr, random Γ", "item-rate"}
+    assert own >= {method for method, *_ in paper.RQ1}
+    assert PAPER.rows == OWN.rows
 
 
 def test_paper_settings_are_the_papers() -> None:
@@ -65,16 +62,19 @@ def test_each_seed_draws_its_own_kuairec_log() -> None:
     assert options == [{"rng": 0}, {"rng": 1}]
 
 
-def test_rq1_has_both_backbones_under_every_protocol() -> None:
+def test_rq1_has_both_backbones_and_all_protocols() -> None:
     shown = {(job.data.name, job.preset, job.protocol) for job in rq1_jobs(FOLDERS, 0)}
     assert shown >= {("coat", x, y) for x in ("own", "paper") for y in ("rd", "paper", "ge3")}
-    # the paper's networks take minutes there: only the protocol that its figures fit
-    assert shown >= {("yahoo-r3", "own", y) for y in ("rd", "paper", "ge3")}
     assert ("yahoo-r3", "paper", "ge3") in shown
+    assert shown >= {(data, "own", "rd") for data in paper.METRICS}
     overlapping = [job for job in rq1_jobs(FOLDERS, 0) if job.preset == "paper-overlapping"]
     assert {job.data.options["evaluation"] for job in overlapping} == {"overlapping-as-in-paper"}
-    later = {(job.data.name, job.preset) for job in rq1_jobs(FOLDERS, 1)}
-    assert later == {("coat", "own"), ("coat", "paper")}
+
+
+def test_later_seeds_are_of_coat_and_its_two_full_columns() -> None:
+    later = {(job.data.name, job.preset, job.protocol) for job in rq1_jobs(FOLDERS, 1)}
+    assert later == {("coat", "own", "rd"), ("coat", "paper", "ge3")}
+    assert rq2_jobs(FOLDERS, 1) == []
 
 
 def test_every_table_of_rq1_has_the_papers_methods_and_controls_stand_once() -> None:
@@ -83,15 +83,12 @@ def test_every_table_of_rq1_has_the_papers_methods_and_controls_stand_once() -> 
         tables.setdefault((job.data.name, job.preset, job.protocol), set()).add(job.name)
     printed = {method for method, *_ in paper.RQ1}
     short = {key for key, names in tables.items() if not names >= printed}
-    assert short == {
-        ("yahoo-r3", "own", "paper"),
-        ("yahoo-r3", "own", "ge3"),
-        ("kuairec", "paper-overlapping", "rd"),
-    }
+    assert short == {("kuairec", "paper-overlapping", "rd")}
     assert all({"mf", "puid-dr"} <= names for names in tables.values())
     with_controls = {key for key, names in tables.items() if "puid-dr, random Γ" in names}
     own = {(data, "own", "rd") for data in paper.METRICS}
-    assert with_controls == own | {("coat", "paper", "ge3")}
+    home = {("coat", "paper", "ge3"), ("yahoo-r3", "paper", "ge3"), ("kuairec", "paper", "rd")}
+    assert with_controls == own | home
 
 
 def test_rq2_has_every_ratio_and_printed_method() -> None:
@@ -113,15 +110,24 @@ def test_ablation_rows_are_those_of_the_caption() -> None:
 
 
 def test_all_methods_of_the_field_have_one_configuration_on_the_same_rows() -> None:
-    jobs = field_jobs(FOLDERS, 2)
-    assert {(job.seed, job.budget, len(job.settings)) for job in jobs} == {(2, 1, 0)}
-    missing = {job.method for job in jobs if job.protocol == "rd"} ^ set(FIELD_METHODS)
-    assert not missing
-    assert {job.protocol for job in jobs} == {"rd"}  # of a later seed
-    first = field_jobs(FOLDERS, 0)
+    later, first = field_jobs(FOLDERS, 2), field_jobs(FOLDERS, 0)
+    assert {(job.seed, job.budget, len(job.settings)) for job in later} == {(2, 1, 0)}
+    assert {(job.data.name, job.protocol) for job in later} == {("coat", "rd")}
+    assert {job.method for job in later} == set(FIELD_METHODS)
+    columns: dict[str, set[str]] = {}
+    for job in first:
+        if job.protocol == "rd":
+            columns.setdefault(job.data.title, set()).add(job.method)
+    assert {"mf", "spectrum"} <= columns.pop("kuairec") < set(FIELD_METHODS)
+    assert set(map(frozenset, columns.values())) == {frozenset(FIELD_METHODS)}
     cvib = {job.method for job in first if job.protocol == "cvib"}
     assert cvib == {name for name in ELSEWHERE if not METHODS[name].needs_uniform}
-    assert not {job.data.name for job in jobs} & {"yahoo-r3", "kuairec"}
+
+
+def test_pages_share_the_fits_of_the_same_method_on_the_same_rows() -> None:
+    paper_keys = {job.key for job in rq1_jobs(FOLDERS, 0)}
+    shared = {job.method for job in field_jobs(FOLDERS, 0) if job.key in paper_keys}
+    assert shared == set(FIELD_METHODS) & {row.method for row in OWN.rows}
 
 
 @pytest.mark.parametrize("question", GRIDS)

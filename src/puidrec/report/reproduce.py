@@ -73,7 +73,7 @@ def paper_text(summary: Row, made: str) -> str:
             for metric in METRICS[name]
         ],
         rq2=[
-            (NAMES[name], rq2_table(own, name), max(row["n_seeds"] for row in own))
+            (NAMES[name], rq2_table(own, name))
             for name, own in by(tables.get("rq2", ()), lambda row: row["source"]).items()
         ],
         shares=SHARES,

@@ -27,10 +27,8 @@ mf ips rd-ips multi-ips puid-ips dr rd-dr multi-dr puid-dr brd-ips bpuid-ips brd
 """
 PAPER_METHODS = tuple(_PAPER_METHODS.split())
 """In the order of the paper's first table."""
-TRIVIAL = ("item-rate", "bias", "all-rank", "ease")
-OURS = ("signed-rd", "signed-puid", "spectrum")
 LARGE = ("yahoo-r3", "kuairec")
-"""Hundreds of thousands of rows: they take the first seed only, which has thousands of users."""
+"""Hundreds of thousands of rows and thousands of users, which intervals come from: one seed."""
 QUICK = {"epochs": 4, "patience": 0}
 """A quick run shows that everything works, and no more."""
 
@@ -45,13 +43,10 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def controls(*kinds: tuple[str | float, str]) -> tuple[Row, ...]:
-    """Personalised methods whose Γ is replaced."""
-    return tuple(
-        Row(method, f"{method}, {words}", {"gamma": gamma})
-        for gamma, words in kinds
-        for method in ("puid-ips", "puid-dr")
-    )
+CONTROLS = tuple(
+    Row(method, f"{method}, random Γ", {"gamma": "random"}) for method in ("puid-ips", "puid-dr")
+)
+"""Γ = 1 would be `ips` and `dr`, and so would Γ as printed, which is below 1."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +72,6 @@ class Preset:
         settings = {**self.settings, **(self.personalised if own else {}), **row.settings}
         if not spec.trains:
             settings = {}
-        elif row.method in TRIVIAL:  # a baseline is the same whatever the methods' backbone
-            settings = dict(row.settings)
         drawn = {"rng": seed} if data == "kuairec" else {}
         source = DataSpec(data, folders[data], {**self.options.get(data, {}), **drawn}, **more)
         return Job(source, row.method, seed, protocol, settings, row.label, self.name)
@@ -87,19 +80,13 @@ class Preset:
 OWN = Preset(
     "own",
     "the settings we ship, with the features that the data have",
-    (
-        *map(Row, (*PAPER_METHODS, *OURS, *TRIVIAL)),
-        *controls(("random", "random Γ"), (1.0, "Γ = 1")),
-    ),
+    (*map(Row, (*PAPER_METHODS, "item-rate")), *CONTROLS),
 )
 PAPER = Preset(
     "paper",
     "the paper's: mf-mlp trained with Adam, pseudo-features where there are only ids, targets ±1, "
     "logistic propensity, α = 2, β = 5",
-    (
-        *map(Row, (*PAPER_METHODS, *TRIVIAL[:1])),
-        *controls(("random", "random Γ"), (1.0, "Γ = 1"), ("paper", "Γ as printed")),
-    ),
+    OWN.rows,
     {"backbone": "mf-mlp", "target": "binary", "propensity": "logistic", "epochs": 150},
     {"gamma": "information", "alpha": 2.0, "beta": 5.0},
     {"coat": {"features": "pseudo"}, "yahoo-r3": {"features": "pseudo"}},
@@ -117,14 +104,12 @@ LABELLED = ("ge3", "paper", "rd")
 RQ1_TABLES = (
     *(("coat", preset, p) for p in LABELLED for preset in (PAPER, OWN)),
     ("yahoo-r3", PAPER, "ge3"),
-    *(("yahoo-r3", OWN, p) for p in LABELLED),
+    ("yahoo-r3", OWN, "rd"),
     *(("kuairec", preset, "rd") for preset in (PAPER, OWN, OVERLAPPING)),
 )
-"""The paper's networks take most of a minute per fit on Yahoo!R3: only the protocol that its
-figures fit."""
+"""A large data set has one protocol per preset: that of the printed figures, and ours."""
 MASKED_METHODS = tuple(m for m in PAPER_METHODS if "rd" in m or "puid" in m)
-MASKED_LARGE = ("dr", "rd-dr", "puid-dr")
-"""One kind each, so that all masks of large data sets fit into minutes."""
+MASKED_LARGE = ("rd-dr", "puid-dr")
 MASKED_DATA = {"coat": "ge3", "yahoo-r3": "ge3", "kuairec": "rd"}
 LETTERS = {"A": "ips", "B": "dr"}
 
@@ -134,29 +119,24 @@ def rq1_jobs(folders: Folders, seed: int) -> list[Job]:
     return [
         preset.job(folders, data, row, seed, protocol)
         for data, preset, protocol in RQ1_TABLES
-        if data in folders and not (seed and data in LARGE)
+        if data in folders
         for row in preset.rows
-        if asked_of(row, data, preset, protocol)
+        if asked_of(row, data, preset, protocol, seed)
     ]
 
 
-def asked_of(row: Row, data: str, preset: Preset, protocol: str) -> bool:
-    """Controls, and methods that the paper lacks, stand in one table per preset, and not with the
-    paper's networks on large data sets; other protocols there have one method of each kind."""
-    home = "rd" if preset is OWN or data == "kuairec" else "ge3"
-    if row.label is not None or row.method not in (*PAPER_METHODS, "item-rate"):
-        return protocol == home and (preset is OWN or data not in LARGE)
-    return protocol == home or data not in LARGE or row.method in ("mf", *MASKED_LARGE)
+def asked_of(row: Row, data: str, preset: Preset, protocol: str, seed: int) -> bool:
+    """Under its home protocol a preset has its controls, and Coat all seeds."""
+    home = protocol == ("rd" if preset is OWN or data == "kuairec" else "ge3")
+    return home and not (seed and data in LARGE) or not seed and row.label is None
 
 
 def rq2_jobs(folders: Folders, seed: int) -> list[Job]:
-    """Data sets × mask ratios × methods: under the paper's settings, large data sets under ours."""
+    """Data sets × mask ratios × methods, under the paper's settings and the first seed."""
     return [
-        (OWN if data in LARGE else PAPER).job(
-            folders, data, Row(method), seed, protocol, mask=("random", ratio)
-        )
+        PAPER.job(folders, data, Row(method), seed, protocol, mask=("random", ratio))
         for data, protocol in MASKED_DATA.items()
-        if data in folders and not (seed and data in LARGE)
+        if data in folders and not seed
         for ratio in MASK_RATIOS
         for method in (*(MASKED_LARGE if data in LARGE else MASKED_METHODS), "mf", "item-rate")
     ]
@@ -200,9 +180,15 @@ def ablation_jobs(folders: Folders, seed: int) -> list[Job]:
 _FIELD_METHODS = """
 popularity item-rate bias all-rank ease mf ips dr mrdr dr-mse tdr stable-dr d-ips d-dr ips-v2 dr-v2 kernel-ips
 kernel-dr cvib dcf idcf multi-ips multi-dr rd-ips rd-dr puid-ips puid-dr auto-debias bal-ips bal-dr
-res-ips res-dr signed-rd spectrum
+res-ips res-dr signed-rd signed-puid spectrum
 """
 FIELD_METHODS = tuple(_FIELD_METHODS.split())
+_FIELD_KUAIREC = """
+popularity item-rate bias all-rank ease mf ips dr cvib dcf idcf multi-ips multi-dr rd-ips rd-dr puid-ips puid-dr
+auto-debias bal-dr res-dr signed-rd spectrum
+"""
+FIELD_KUAIREC = tuple(_FIELD_KUAIREC.split())
+"""One of each kind: a fit takes ten seconds and more there."""
 WORLDS = ("entity", "pair", "mixed")
 WORLD_SIZE = {"n_users": 300, "n_items": 200, "density": 0.05, "n_uniform": 6_000}
 FIELD_PROTOCOLS = {
@@ -212,7 +198,7 @@ FIELD_PROTOCOLS = {
     "simulated": ("rd",),
 }
 """On KuaiRec and in simulated worlds all protocols draw the same line, or nearly."""
-ELSEWHERE = ("item-rate", "mf", "dr", "d-dr", "all-rank", "ease", "idcf", "spectrum")
+ELSEWHERE = ("item-rate", "mf", "dr", "all-rank", "ease", "idcf", "spectrum")
 """What stands beside printed figures under other protocols than `rd`."""
 
 
@@ -235,10 +221,17 @@ def field_jobs(folders: Folders, seed: int) -> list[Job]:
         Job(spec, method, seed, protocol, preset="field")
         for spec in specs
         for protocol in FIELD_PROTOCOLS[spec.name]
-        if not (seed and (spec.name in LARGE or protocol != "rd"))
-        for method in (FIELD_METHODS if protocol == "rd" else ELSEWHERE)
+        if not seed or (spec.name, protocol) == ("coat", "rd")
+        for method in field_methods(spec.name, protocol)
         if can_train(method, protocol)
     ]
+
+
+def field_methods(data: str, protocol: str) -> tuple[str, ...]:
+    """The rows of a column."""
+    if protocol != "rd":
+        return ELSEWHERE
+    return FIELD_KUAIREC if data == "kuairec" else FIELD_METHODS
 
 
 def can_train(method: str, protocol: str) -> bool:
@@ -258,7 +251,7 @@ def jobs_of(question: str, folders: Folders, seeds: int, *, quick: bool, device:
     """The jobs of a question, seed by seed; a quick run takes few methods, for a few epochs."""
     jobs = [job for seed in range(seeds) for job in GRIDS[question](folders, seed)]
     if quick:
-        jobs = [job for job in jobs if job.method in ("mf", "dr", "puid-dr", "item-rate")]
+        jobs = [job for job in jobs if job.method in ("mf", "dr", "puid-dr")]
     limits = {**(QUICK if quick else {}), **({} if device == "cpu" else {"device": device})}
     return [
         replace(job, settings={**job.settings, **limits}) if get_method(job.method).trains else job
