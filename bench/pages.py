@@ -86,8 +86,8 @@ class Page:
 PAGES = {
     page.name: page
     for page in (
-        Page("paper", "tables", "Coat 0 to 2, else 0", 18.0),
-        Page("field", "tables", "Coat 0 to 2, else 0", 14.0),
+        Page("paper", "tables", "0", 18.0),
+        Page("field", "tables", "0", 14.0),
         Page("truth", "truth", "0 to 2", 10.0),
         Page("guarantees", "guarantee_page", "one per simulated log", 7.0, by_method=False),
         Page("scaling", "scaling", "0", 9.0),
@@ -214,7 +214,8 @@ def plan(names: Iterable[str]) -> str:
         figures = (stored(name) or {"figures": {}})["figures"]
         costs = {kind: (n, seconds / 60) for kind, (n, seconds) in figures.get("costs", {}).items()}
         known = sum(minutes for _, minutes in costs.values()) / 2 or PAGES[name].minutes
-        state = "to be measured" if f"{name}.md" in old else "current"
+        done = f"{name}.md" not in old and not figures.get("unfinished")
+        state = "current" if done else "to be measured"
         lines.append(f"{name}: {known:.1f} minutes with two processes; {state}")
         lines += [f"    {n:4d} × {kind}: {minutes:.1f}" for kind, (n, minutes) in costs.items()]
         total += known
