@@ -28,7 +28,7 @@ from puidrec.methods.spectrum.learned import gamma_of
 from worlds import TASTE, WORLDS, Truth, make_world
 
 NAMES = "nothing,entity,trait-genre,taste,pair,reversed,misfit"
-LEFT_OUT = ("bias", "mf, dim 2", "mf, dim 8", "ips", "mild", "Γ 3", "all-rank", "exposure")
+LEFT_OUT = ("mf, dim 2", "mf, dim 8", "ips", "mild", "Γ 3", "all-rank", "exposure")
 Z90 = 1.6449
 
 
@@ -81,10 +81,8 @@ def bench_members(args: argparse.Namespace) -> None:
     table: dict[str, list[float]] = {}
 
     def without(gone: str) -> tuple[Callable, Callable]:
-        def members(prepared, done):
-            return {
-                name: scores for name, scores in whole[0](prepared, done).items() if name != gone
-            }
+        def members(done):
+            return {name: scores for name, scores in whole[0](done).items() if name != gone}
 
         def exposure(ratings):
             return {} if gone == "exposure" else whole[1](ratings)

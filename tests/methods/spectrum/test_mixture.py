@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from puidrec.methods.spectrum import mixture
-from puidrec.methods.spectrum.mixture import RATIOS, SCALES, fit_mixture
+from puidrec.methods.spectrum.mixture import RATIOS, SCALES, Codes, fit_mixture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,13 +28,13 @@ def drawn(rng, n=60, users=25, items=12, widths=(("level", 1), ("members", 4), (
 
 
 def expected(found, x, user, item):
-    return x @ found.coefficient + found.users.mean[user] + found.items.mean[item]
+    return x @ found.coefficient + found.sides[0].mean[user] + found.sides[1].mean[item]
 
 
 def variance(found, x, user, item):
     """Of that expectation, without the noise."""
-    x = x - found.users.slope[user] - found.items.slope[item]
-    own = found.users.variance[user] + found.items.variance[item]
+    x = x - found.sides[0].slope[user] - found.sides[1].slope[item]
+    own = found.sides[0].variance[user] + found.sides[1].variance[item]
     return np.einsum("rk,kl,rl->r", x, found.covariance, x) + own
 
 
@@ -59,22 +59,21 @@ def dense_posterior(columns, y, user, item, sizes, sds):
 def test_given_the_deviations_it_is_the_dense_gaussian_posterior() -> None:
     rng = np.random.default_rng(0)
     columns, y, user, item, *_ = drawn(rng)
-    sigma, point = 0.2, 3 * RATIOS.size + 2
-    sds = {"level": 0.2, "members": 0.05, "exposure": 0.1, "noise": sigma}
-    log_scale = np.log([[sds[name] / sigma for name in columns]])
-    sds |= {"users": RATIOS[3] * sigma, "items": RATIOS[2] * sigma}
+    sigma = 0.2
+    sds = {"level": 0.2, "members": 0.05, "exposure": 0.1}
+    sds |= {"users": RATIOS[3] * sigma, "items": RATIOS[2] * sigma, "noise": sigma}
+    log_ratio = np.log([[sds[name] / sigma for name in (*columns, "users", "items")]])
     mean, covariance, log_likelihood = dense_posterior(columns, y, user, item, (25, 12), sds)
-    widths = np.array([1, 4, 2])
-    rows = mixture.Crossed(np.column_stack([*columns.values(), y]), user, item, (25, 12))
-    likelihood = mixture.Likelihood(rows, tuple(columns), widths, None)
-    q, volume, n = likelihood.given(log_scale, np.array([point]))
-    own = -0.5 * (q / sigma**2 + volume + n * np.log(2.0 * np.pi * sigma**2))
+    rows = mixture.Rows(np.column_stack([*columns.values(), y]), Codes(user, item, (25, 12)))
+    widths = {name: x.shape[1] for name, x in columns.items()}
+    regression = mixture.Regression(rows, y.size, widths)
+    q, volume = regression.given(log_ratio)
+    own = -0.5 * (q / sigma**2 + volume + y.size * np.log(2.0 * np.pi * sigma**2))
     assert own[0] == pytest.approx(log_likelihood, rel=1e-9)
-    draws = mixture.Draws(log_scale, np.log([sigma]), np.array([point]), np.ones(1), 0.0)
-    found = likelihood.posterior(draws)
+    found = regression.posterior(mixture.Draws(log_ratio, np.log([sigma]), np.ones(1)))
     np.testing.assert_allclose(found.coefficient, mean[:7], atol=1e-10)
-    np.testing.assert_allclose(found.users.mean, mean[7:32], atol=1e-10)
-    np.testing.assert_allclose(found.items.mean, mean[32:], atol=1e-10)
+    np.testing.assert_allclose(found.sides[0].mean, mean[7:32], atol=1e-10)
+    np.testing.assert_allclose(found.sides[1].mean, mean[32:], atol=1e-10)
     x = np.column_stack([*columns.values()])
     whole = np.column_stack([x, np.eye(25)[user], np.eye(12)[item]])
     exact = np.einsum("rk,kl,rl->r", whole, covariance, whole)
@@ -117,11 +116,11 @@ def test_deviations_are_averaged_as_brute_force_does() -> None:
         )
         total, mean = total + weight, mean + weight * found
         sd = {name: sd[name] + weight * value for name, value in sds.items()}
-    own = fit_mixture(columns, y, np.random.default_rng(0), user=user, item=item, sizes=(5, 4))
+    own = fit_mixture(columns, y, np.random.default_rng(0), Codes(user, item, (5, 4)))
     assert own.effective_draws > 100
     assert own.coefficient[0] == pytest.approx(mean[0] / total, abs=0.006)
-    np.testing.assert_allclose(own.users.mean, mean[1:6] / total, atol=0.008)
-    np.testing.assert_allclose(own.items.mean, mean[6:] / total, atol=0.005)
+    np.testing.assert_allclose(own.sides[0].mean, mean[1:6] / total, atol=0.008)
+    np.testing.assert_allclose(own.sides[1].mean, mean[6:] / total, atol=0.005)
     for name, value in sd.items():
         assert own.deviations[name] == pytest.approx(value / total, rel=0.12), name
 
@@ -133,7 +132,7 @@ def test_intervals_cover_what_its_own_model_draws() -> None:
     z, effective = [], []
     for _ in range(150):
         columns, y, user, item, beta, a, b = drawn(rng)
-        found = fit_mixture(columns, y, rng, user=user, item=item, sizes=(25, 12))
+        found = fit_mixture(columns, y, rng, Codes(user, item, (25, 12)))
         effective.append(found.effective_draws)
         x = np.column_stack([np.ones(10), rng.standard_normal((10, 6))])
         u, i = rng.integers(25, size=10), rng.integers(12, size=10)
@@ -154,11 +153,9 @@ def test_order_and_names_do_not_matter_and_a_seed_gives_the_same_again() -> None
             moved,
             y[rows],
             np.random.default_rng(0),
-            user=users[user][rows],
-            item=items[item][rows],
-            sizes=(25, 12),
+            Codes(users[user][rows], items[item][rows], (25, 12)),
         )
-        return own.coefficient, own.users.mean[users], own.items.mean[items]
+        return own.coefficient, own.sides[0].mean[users], own.sides[1].mean[items]
 
     rng = np.random.default_rng(4)
     usual = np.arange(80), np.arange(25), np.arange(12)
@@ -198,7 +195,7 @@ def test_entities_beyond_the_most_are_those_with_the_fewest_rows(monkeypatch) ->
     columns, y, user, item, *_ = drawn(np.random.default_rng(7), n=80)
     item[:40] = 0
     monkeypatch.setattr(mixture, "MOST_INNER", 5)
-    found = fit_mixture(columns, y, np.random.default_rng(0), user=user, item=item, sizes=(25, 12))
+    found = fit_mixture(columns, y, np.random.default_rng(0), Codes(user, item, (25, 12)))
     count = np.bincount(item, minlength=12)
-    assert 0 < (found.items.mean != 0.0).sum() <= 5
-    assert count[found.items.mean != 0.0].min() > count[found.items.mean == 0.0].max()
+    assert 0 < (found.sides[1].mean != 0.0).sum() <= 5
+    assert count[found.sides[1].mean != 0.0].min() > count[found.sides[1].mean == 0.0].max()

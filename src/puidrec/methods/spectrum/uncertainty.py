@@ -55,7 +55,7 @@ def summarise(
     items of the rows that calibrated."""
     means = [column.means() for column in columns]
     x = [np.column_stack([mean[side] for mean in means]) for side in (0, 1)]
-    slopes = [posterior.users.slope, posterior.items.slope]
+    slopes = [side.slope for side in posterior.sides]
     centre = x[0].mean(0) - slopes[0].mean(0) - slopes[1].mean(0)
     own = [x[0] - slopes[0] - slopes[1].mean(0), x[1] - slopes[1] - slopes[0].mean(0)]
     turn = _leading(posterior.covariance, np.concatenate(own))
@@ -73,7 +73,7 @@ def summarise(
         "numbers": np.array([posterior.noise, rest, _log_residual(prepared, mf)]),
         "level_rows": np.array(level_rows(prepared.log.ratings)),
     }
-    for k, (name, side) in enumerate((("user", posterior.users), ("item", posterior.items))):
+    for k, (name, side) in enumerate(zip(("user", "item"), posterior.sides, strict=True)):
         tensors |= {f"{name}.loading": loading[k], f"{name}.effect": side.variance}
         tensors[f"{name}.rows"] = np.bincount(rows[k], minlength=side.variance.size)
     found = {
