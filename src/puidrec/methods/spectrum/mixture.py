@@ -108,7 +108,8 @@ class Rows:
             return
         users = np.unique(codes.user).size >= np.unique(codes.item).size
         self.order = (0, 1) if users else (1, 0)
-        z = [_indicators(codes[k], codes.sizes[k]) for k in self.order]
+        code = codes.user, codes.item
+        z = [_indicators(code[k], codes.sizes[k]) for k in self.order]
         count = z[1].sum(0)
         if np.count_nonzero(count) > MOST_INNER:  # ties at the edge are left out together
             z[1] = z[1] @ sparse.diags_array((count > np.sort(count)[-MOST_INNER - 1]) * 1.0)
