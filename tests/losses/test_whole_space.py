@@ -3,8 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puidrec.losses import whole_space
-from puidrec.losses.whole_space import inner_sum, linear_sum, square_sum
+from puidrec.errors import InputError
+from puidrec.losses.pointwise import pointwise_error
+from puidrec.losses.whole_space import inner_sum, linear_sum, square_sum, tiled_sum
 from puidrec.scores.low_rank import LowRank
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -25,9 +26,7 @@ def assert_same(value, other, scores, tolerance):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("row_block", [3, 10, 8192])
-def test_square_sum_equals_brute_force(make_scores, monkeypatch, dtype, weighted, row_block):
-    monkeypatch.setattr(whole_space, "ROW_BLOCK", row_block)
+def test_square_sum_equals_brute_force(make_scores, dtype, weighted):
     phi, theta = make_scores(0, 7, dtype), make_scores(1, 4, dtype)
     alpha, beta = (
         torch.rand(n, dtype=dtype) + 0.1 if weighted else None for n in (phi.n_users, phi.n_items)
@@ -121,3 +120,55 @@ def test_float32_is_summed_in_float64():
         .sum()
     )
     assert float(square_sum(scores)) == pytest.approx(float(exact), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["absolute", "cross-entropy", "squared"])
+@pytest.mark.parametrize("tile", [(5, 4), (100, 100), (1, 23)])
+def test_tiles_equal_brute_force(make_scores, loss, tile):
+    error = pointwise_error(loss, "signed")
+    phi, theta = make_scores(0, 4), make_scores(1, 3)
+    value = 3.0 * tiled_sum(
+        lambda rows, cols, r, g: error.value(r, error.to_target(g)), phi, theta, tile=tile
+    )
+    brute = 3.0 * error.value(phi.tile(), error.to_target(theta.tile())).sum()
+    factors = [*phi.lefts, *phi.rights, *theta.lefts, *theta.rights]
+    torch.testing.assert_close(value, brute, rtol=1e-10, atol=0)
+    for mine, theirs in zip(
+        torch.autograd.grad(value, factors), torch.autograd.grad(brute, factors), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_functions_see_which_pairs_they_get(make_scores):
+    """Per-user and per-item tables are cut to the tile: distances from q/Γ with a Γ per pair."""
+    phi, q = make_scores(0), make_scores(1)
+    gamma_u = torch.rand(phi.n_users, dtype=torch.float64) + 1
+    gamma_i = torch.rand(phi.n_items, dtype=torch.float64) + 1
+
+    def values(rows, columns, prediction, seen):
+        return (prediction - seen / (gamma_u[rows, None] * gamma_i[columns])).abs()
+
+    whole = values(slice(None), slice(None), phi.tile(), q.detach().tile()).sum()
+    torch.testing.assert_close(tiled_sum(values, phi, q.detach(), tile=(7, 6)), whole)
+
+
+def test_one_tile_in_memory(make_scores):
+    shapes = []
+
+    def values(rows, columns, prediction):
+        shapes.append(prediction.shape)
+        return prediction.abs()
+
+    tiled_sum(values, make_scores(0), tile=(8, 5))
+    assert max(a for a, _ in shapes) == 8
+    assert max(b for _, b in shapes) == 5
+
+
+def test_no_gradient_where_none_is_wanted(make_scores):
+    value = tiled_sum(lambda rows, columns, r: r.abs(), make_scores(0).detach())
+    assert not value.requires_grad
+
+
+def test_scores_of_two_shapes_are_refused(make_scores):
+    with pytest.raises(InputError, match="one shape"):
+        tiled_sum(lambda rows, columns, r, g: r, make_scores(0), make_scores(0, n_users=3))

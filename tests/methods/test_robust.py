@@ -5,10 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from puidrec.errors import InputError
 from puidrec.losses import pair_loss
-from puidrec.methods.robust import Unrounded, _fold_codes
+from puidrec.methods.robust import Unrounded, _fold_codes, normalised_worst_case_weights
 from puidrec.methods.stages import Run, stages_of, train_stages
 from puidrec.model import Recommender
 
@@ -198,3 +201,69 @@ def test_normalising_gives_a_global_gamma_something_to_do(prepare, main_problem)
     normalised = [gradient(gamma=gamma, normalise=True) for gamma in (50.0, 1.0)]
     assert plain[0] @ plain[1] > 0.9999
     assert normalised[0] @ normalised[1] < 0.99
+
+
+def normalised_worst_case_by_sorting(k, a, b):
+    """argmax over w in [a, b] of Σ w·k / Σ w, by trying every threshold of the sorted k: the oracle."""
+    order = torch.argsort(k, descending=True)
+    c, low, high = (x[order].double() for x in (k, a, b))
+    zero = torch.zeros(1, dtype=torch.float64)
+    numerator = (low * c).sum() + torch.cat([zero, torch.cumsum((high - low) * c, 0)])
+    denominator = low.sum() + torch.cat([zero, torch.cumsum(high - low, 0)])
+    raised = order[: int(torch.argmax(numerator / denominator))]
+    weights = a.clone()
+    weights[raised] = b[raised]
+    return weights
+
+
+def fractional_program(k, a, b):
+    """Charnes-Cooper: maximise Σ k·y with a·t ≤ y ≤ b·t, Σ y = 1."""
+    n = k.size
+    upper = np.hstack([np.eye(n), -b[:, None]])
+    lower = np.hstack([-np.eye(n), a[:, None]])
+    total = np.append(np.ones(n), 0.0)[None]
+    solved = linprog(np.append(-k, 0.0), np.vstack([upper, lower]), np.zeros(2 * n), total, [1.0])
+    return -solved.fun
+
+
+def box(seed, n):
+    rng = np.random.default_rng(seed)
+    k = np.round(rng.normal(size=n), 1 if seed % 3 else 6)
+    a = rng.uniform(1, 5, n)
+    b = a + rng.uniform(0, 5, n) * (rng.random(n) < 0.9)
+    return [torch.tensor(x) for x in (k, a, b)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 30))
+def test_normalised_worst_case_is_the_linear_fractional_program(seed, n):
+    k, a, b = box(seed, n)
+    oracle = fractional_program(*(x.numpy() for x in (k, a, b)))
+    for solve in (normalised_worst_case_weights, normalised_worst_case_by_sorting):
+        weights = solve(k, a, b)
+        assert float((weights * k).sum() / weights.sum()) == pytest.approx(oracle, abs=1e-9)
+        assert ((weights == a) | (weights == b)).all()
+
+
+def test_sorting_and_dinkelbach_agree_on_a_large_log():
+    k, a, b = (x.float() for x in box(1, 100_000))
+    k = k.square()
+    first, second = (
+        float((w * k.double()).sum() / w.double().sum())
+        for w in (normalised_worst_case_weights(k, a, b), normalised_worst_case_by_sorting(k, a, b))
+    )
+    assert first == pytest.approx(second, rel=1e-7)
+    assert first > float((b * k).double().sum() / b.double().sum()) * 1.05
+
+
+def test_one_global_gamma_moves_normalised_weights_alone():
+    """e ≥ 0 makes the plain worst case b everywhere: IPS up to scale (with equal p)."""
+    k, a, b = (
+        torch.tensor([0.0, 1.0, 4.0], requires_grad=True),
+        torch.full((3,), 2.0),
+        torch.full((3,), 8.0),
+    )
+    weights = normalised_worst_case_weights(k, a, b)
+    assert torch.equal(weights, torch.tensor([2.0, 2.0, 8.0]))
+    assert not weights.requires_grad
+    assert torch.equal(normalised_worst_case_weights(k, a, a), a)

@@ -27,9 +27,7 @@ from puidrec.losses.pair_loss import (
     imputation_target,
 )
 from puidrec.losses.pointwise import PairError
-from puidrec.losses.tiles import TILE, tiled_sum
-from puidrec.losses.whole_space import linear_sum, square_sum
-from puidrec.losses.worst_case import Box, normalised_worst_case_weights
+from puidrec.losses.whole_space import linear_sum, square_sum, tiled_sum
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import (
     Done,
@@ -66,6 +64,25 @@ class Unrounded(PairLoss):
         """max over w in [a, b] of w k(s)."""
         k = self.loss.coefficient(s, row).value
         return torch.where(k >= 0.0, row.b, row.a) * k
+
+
+@torch.no_grad()
+def normalised_worst_case_weights(k: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """argmax over w in [a, b] of Σ w·k / Σ w (Hájek): b where k is above the largest ratio, a
+    elsewhere.
+
+    Dinkelbach's iteration climbs there in a handful of passes: from a ratio to the weights that
+    raise it most, and to theirs. With k ≥ 0 everywhere (IPS) the plain worst case is b itself, with
+    one Γ IPS up to scale; this one does something there.
+    """
+    found, k = b, k.double()
+    ratio = (b * k).sum() / b.sum(dtype=torch.float64)
+    while True:
+        weights = torch.where(k > ratio, b, a)
+        higher = (weights * k).sum() / weights.sum(dtype=torch.float64)
+        if not higher > ratio:
+            return found
+        found, ratio = weights, higher
 
 
 @dataclass
@@ -206,7 +223,7 @@ class RobustProblem(Problem):
         known, columns = replace(objective.loss, interval=False), dict(objective.columns)
         row = row_of(columns)
         k = known.coefficient(self._scores(phi).values, row).value
-        weights = normalised_worst_case_weights(k, Box(row.a, row.b))
+        weights = normalised_worst_case_weights(k, row.a, row.b)
         columns["a"] = columns["b"] = Column(weights)
         scale = 1.0 / float(weights.sum(dtype=torch.float64))
         return replace(objective, loss=known, columns=columns, scale=scale)
@@ -228,7 +245,7 @@ class RobustProblem(Problem):
                 )
             return self.error.value(prediction, self.error.to_target(output))
 
-        return tiled_sum(values, phi, g, tile=TILE)
+        return tiled_sum(values, phi, g)
 
     def _benchmark_column(self, step: str) -> Column:
         """k of the benchmark on logged pairs: a constant."""

@@ -25,7 +25,7 @@ from torch.nn.functional import softplus
 
 from puidrec.losses.pair_loss import RobustLoss, Row, pair_sum
 from puidrec.losses.pointwise import PairError
-from puidrec.losses.tiles import tiled_sum
+from puidrec.losses.whole_space import tiled_sum
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Done, Problem, Stage, adam_step, row_of
 from puidrec.optimise.adam import Step
