@@ -10,7 +10,9 @@
                                           one of every model of --methods on a small log
 
 Each prints one JSON line, `fits` and `walk` one per method. Times are medians, those of `fits` CPU
-seconds; runs of the things compared alternate, so that a busy machine slows all. `python
+seconds; runs of the things compared alternate, so that a busy machine slows all. Where other
+programs run, set OMP_NUM_THREADS=1: threads that wait for each other spend CPU seconds, up to ten
+times as many as the work itself. `python
 bench/scaling.py` makes docs/scaling.md of `whole`.
 """
 
@@ -26,8 +28,7 @@ import tempfile
 import time
 from pathlib import Path
 
-THREADS = 2
-os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+THREADS = int(os.environ.setdefault("OMP_NUM_THREADS", "2"))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402

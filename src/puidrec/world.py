@@ -54,17 +54,6 @@ class World:
                 dist.all_reduce(values)
         return values
 
-    def send(self, values: Tensor) -> None:
-        """To the first process, which must be about to `receive` as much."""
-        with _collective():
-            dist.send(values, 0)
-
-    def receive(self, into: Tensor, rank: int) -> Tensor:
-        """What another process sends."""
-        with _collective():
-            dist.recv(into, rank)
-        return into
-
     @contextlib.contextmanager
     def first_ahead(self) -> Iterator[None]:
         """Let the first process do something before the others do it: what it wrote, they find."""

@@ -288,7 +288,7 @@ def pair(scores: LowRank) -> tuple[Tensor, Tensor]:
 def slope_along(objective: Objective, here: LowRank, step: LowRank) -> float:
     """Of J in t, from its slopes in the factors."""
     at = pair(here)
-    slopes = objective.factor_slopes(objective.log.scores_of(here), at, objective.squares(at))
+    slopes = objective.factor_slopes(objective.log.scores_of(here), at)[0]
     return -2.0 * sum(float((x * y).sum()) for x, y in zip(slopes, pair(step), strict=True))
 
 
@@ -343,9 +343,7 @@ def test_values_and_slopes_equal_brute_force_over_all_pairs(
     at = pair(factors)
     assert objective.value(s, at) == pytest.approx(float(dense.detach()), rel=tolerance)
     slopes = torch.autograd.grad(dense, [factors.lefts[0], factors.rights[0]])
-    for mine, theirs in zip(
-        objective.factor_slopes(s, at, objective.squares(at)), slopes, strict=True
-    ):
+    for mine, theirs in zip(objective.factor_slopes(s, at)[0], slopes, strict=True):
         assert float((mine + 0.5 * theirs).norm() / theirs.norm()) < tolerance
 
 
@@ -358,7 +356,7 @@ def test_the_value_along_a_line_is_its_polynomial(name, everywhere, make_scores)
     here, step = make_scores(1, 4).detach(), make_scores(2, 4).detach()
     s = objective.log.scores_of(here)
     at, slope = pair(here), slope_along(objective, here, step)
-    line = objective.line(s, at, objective.squares(at), pair(step), slope, 0.0)
+    line = objective.line(s, at, objective.factor_slopes(s, at)[1], pair(step), slope, 0.0)
     before, h = float(problem.dense(here.tile())), 1e-5
     for t in (-0.7, 0.05, 0.3, 2.0):
         moved = LowRank.of(here.lefts[0] + t * step.lefts[0], here.rights[0] + t * step.rights[0])
@@ -389,7 +387,9 @@ def test_scores_along_a_line_keep_their_digits_however_short_the_step(
     step = LowRank.of(sizes[0] * step.lefts[0], sizes[1] * step.rights[0])
     s0 = problem.objective.log.scores_of(here)
     at = pair(here)
-    line = problem.objective.line(s0, at, problem.objective.squares(at), pair(step), 0.0, 0.0)
+    line = problem.objective.line(
+        s0, at, problem.objective.factor_slopes(s0, at)[1], pair(step), 0.0, 0.0
+    )
     s1 = (line.far.values - s0.values) / line.reach - line.reach * line.s2.values
 
     def dense(left: Tensor, right: Tensor) -> Tensor:

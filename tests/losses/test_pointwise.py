@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puidrec.errors import InputError
-from puidrec.losses.pair_loss import rounded
+from puidrec.losses.pair_loss import WIDTH, AbsoluteError
 from puidrec.losses.pointwise import LOSSES, pointwise_error
 
 REAL = st.floats(-30, 30)
@@ -72,11 +72,11 @@ def test_a_parabola_of_this_curvature_is_above_the_error(key, score, goal, step)
     assert float(parabola - error.value(s + step, target)) > -1e-10
 
 
-@given(REAL, st.floats(1e-6, 1.0))
-def test_rounding_is_above_a_bend_by_half_the_width_at_most(x, width):
-    gap = float(rounded(scalar(x), width)[0]) - abs(x)
-    assert -1e-12 <= gap <= 0.5 * width + 1e-12
-    assert abs(x) < width or gap == pytest.approx(0.0, abs=1e-12)
+@given(REAL | st.floats(-2 * WIDTH, 2 * WIDTH))
+def test_rounding_is_above_a_bend_by_half_the_width_at_most(x):
+    gap = float(AbsoluteError().value(scalar(x), scalar(0.0))) - abs(x)
+    assert -1e-12 <= gap <= 0.5 * WIDTH + 1e-12
+    assert abs(x) < WIDTH or gap == pytest.approx(0.0, abs=1e-12)
 
 
 def test_unknown_loss_names_the_choices():

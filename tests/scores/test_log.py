@@ -88,28 +88,17 @@ def test_processes_together_have_the_products_of_one(
         users, items = log.to_users(own, right), log.to_items(own, log.own(left))
         s = log.scores(log.own(left), right).values[slice(0, log.n_rows)]
         torch.testing.assert_close(s, log.scores_of(factors).values[slice(0, log.n_rows)])
-        whole = log.gather(users), log.gather_to_first(users)
-        return log, users, items, float(log.sum(torch.sum, own)), whole
+        return log, users, items, float(log.sum(torch.sum, own)), log.gather(users)
 
     found = run_together(size, work)
     assert [user for log, *_ in found for user in range(log.users.start, log.users.stop)] == list(
         range(37)
     )
     torch.testing.assert_close(torch.cat([users for _, users, *_ in found]), expected[0])
-    for log, users, items, total, (everyone, first) in found:
+    for _, _, items, total, everyone in found:
         torch.testing.assert_close(items, expected[1])
         assert total == pytest.approx(expected[2])
         torch.testing.assert_close(everyone, expected[0])
-        torch.testing.assert_close(first, expected[0] if log.world.first else users)
-
-
-def test_rows_are_sent_some_at_a_time(placed, run_together, monkeypatch) -> None:
-    monkeypatch.setattr(log_module, "SENT_ROWS", 3)
-    rows = torch.arange(74.0).view(37, 2)
-    found = run_together(
-        3, lambda world: (log := placed("memory", world)).gather_to_first(log.own(rows))
-    )
-    assert torch.equal(found[0], rows)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.integers(1, 7))

@@ -41,6 +41,8 @@ Factors = tuple[Tensor, Tensor]
 """Of users (those of this process) and of items."""
 WIDTH = 0.003
 """Distance of scores from a bend within which it is rounded off; ratings span 1 or 2."""
+LEAST = 1e-30
+"""Keeps quotients of 0 by 0 finite."""
 GRAM_ROWS = 1024
 """Rows whose products are summed in float32 before float64 takes over."""
 
@@ -105,14 +107,16 @@ class PairError:
 
 
 class AbsoluteError(PairError):
-    """|s − t|, its bend rounded off within `WIDTH`; the parabola above it touches it here."""
+    """|s − t|, its bend rounded off within `WIDTH` as Huber has it (above it by at most half the
+    width); the parabola above it touches it here."""
 
     quadratic = False
 
     def parts(self, score: Tensor, target: Tensor) -> Parts:
-        """As `rounded` has it."""
-        value, size = rounded(score - target, WIDTH)
-        return Parts(value, (score - target) / size, 1.0 / size)
+        """With size = max(|x|, width), (size + x²/size)/2 is |x| beyond the width."""
+        off = score - target
+        size = off.abs().clamp_min(max(WIDTH, LEAST))
+        return Parts(0.5 * (size + off.square() / size), off / size, 1.0 / size)
 
 
 class CrossEntropyError(PairError):
@@ -138,15 +142,6 @@ class CrossEntropyError(PairError):
         return torch.tanh(0.5 * score) if self.signed else torch.sigmoid(score)
 
 
-def rounded(x: Tensor, width: Tensor | float) -> tuple[Tensor, Tensor]:
-    """|x|, rounded off where it is below the width (never below |x|, above it by at most half the
-    width: Huber), and max(|x|, width), by which x is its slope."""
-    least = torch.as_tensor(width, dtype=x.dtype, device=x.device)
-    wide = torch.maximum(x.abs(), least)
-    size = wide.clamp_min(torch.finfo(x.dtype).eps ** 2)
-    return 0.5 * (wide + x.square() / size), size
-
-
 HEADS = ("label", "label-squared", "residual", "direct")
 """What the output g of the imputation model means. With `label` and `label-squared` it is a
 pseudo-label: ê = e(s, g), which moves with φ, as double robustness needs; they differ in what g is
@@ -155,12 +150,14 @@ fitted by. `residual`: r − s, s held constant (form of the public RD code), ê
 
 
 class Coefficient(NamedTuple):
-    """k of the pairs at hand with its derivatives, and the |k| up to which its bend is rounded off."""
+    """k of the pairs at hand with its derivatives, the |k| up to which its bend is rounded off, and
+    max(|k|, width)."""
 
     value: Tensor
     slope: Tensor
     curvature: Tensor
     width: Tensor
+    size: Tensor
 
 
 @dataclass(frozen=True)
@@ -215,34 +212,36 @@ class RobustLoss(PairLoss):
             slope = slope - imputed.slope
             if squares:  # else e's own bound: −ê may have no curvature at all
                 curvature = curvature - imputed.curvature
+        k = k - row.k0 if self.benchmarked else k
         if squares and self.head is not None:
             width = self.wider * WIDTH * slope.abs()
         elif squares and self.benchmarked:
             width = 2.0 * self.wider * WIDTH * row.k0.clamp_min(0.0).sqrt()
-        return Coefficient(k - row.k0 if self.benchmarked else k, slope, curvature, width)
+        size = torch.maximum(k.abs(), width).clamp_min_(LEAST) if self.bends else width
+        return Coefficient(k, slope, curvature, width, size)
 
     def value(self, s: Tensor, row: Row) -> Tensor:
         """ā k + δ |k|; b k where k cannot be negative."""
-        k, _, _, width = self.coefficient(s, row)
+        k, _, _, _, size = self.coefficient(s, row)
         if not self.bends:
             return row.b * k
-        return 0.5 * ((row.a + row.b) * k + (row.b - row.a) * rounded(k, width)[0])
+        rounded = 0.5 * (size + k.square() / size)  # |k|
+        return 0.5 * ((row.a + row.b) * k + (row.b - row.a) * rounded)
 
     def slope(self, s: Tensor, row: Row) -> Tensor:
         """The worst weight, which moves from a to b within the width of the bend, times ∂k/∂s."""
-        k, slope, _, width = self.coefficient(s, row)
+        k, slope, _, _, size = self.coefficient(s, row)
         if not self.bends:
             return row.b * slope
-        share = k / rounded(k, width)[1]
-        return 0.5 * ((row.a + row.b) + (row.b - row.a) * share) * slope
+        return 0.5 * ((row.a + row.b) + (row.b - row.a) * (k / size)) * slope
 
     def curvature(self, s: Tensor, row: Row) -> Tensor:
         """b ∂²k/∂s² (where k < 0 now, a step may reach where the worst weight is b), and what the
         bend adds."""
-        k, slope, curvature, width = self.coefficient(s, row)
+        _, slope, curvature, _, size = self.coefficient(s, row)
         if not self.bends:
             return row.b * curvature
-        bend = 0.5 * (row.b - row.a) * slope.square() / rounded(k, width)[1]
+        bend = 0.5 * (row.b - row.a) * slope.square() / size
         return (row.b * curvature).clamp_min(0.0) + bend
 
 
@@ -346,28 +345,21 @@ class Objective:
         """∂²f/∂s² of logged pairs, or a bound of it."""
         return self.log.map(self.loss.curvature, s, row=self.columns)
 
-    def squares(self, at: Factors) -> Factors:
-        """LᵀL and RᵀR, which the sum over D needs; 0 without it."""
-        if not self.v:
-            none = torch.zeros((), dtype=torch.float64)
-            return none, none
-        return self.log.total(gram(at[0], at[0])), gram(at[1], at[1])
-
-    def factor_slopes(self, s: Column, at: Factors, squares: Factors) -> Factors:
-        """−½ ∂J/∂L and −½ ∂J/∂R."""
-        left, right = at
+    def factor_slopes(self, s: Column, at: Factors) -> tuple[Factors, Factors]:
+        """−½ ∂J/∂L and −½ ∂J/∂R; and LᵀL and RᵀR, which they need where there is a sum over D."""
+        (left, right), squares = at, at
         slope, half = self.log.map(self.loss.slope, s, row=self.columns), -0.5 * self.scale
         users = self.log.to_users(slope, right).mul_(half)
         items = self.log.to_items(slope, left).mul_(half)
         if self.v:
-            m, n = self.pull
+            (m, n), squares = self.pull, (self.log.total(gram(left, left)), gram(right, right))
             for of_side, x, pull, others, pulls in (
                 (users, left, m, squares[1], gram(n, right)),
                 (items, right, n, squares[0], self.log.total(gram(m, left))),
             ):
                 of_side.addmm_(x, others.to(x), alpha=-self.v)
                 of_side.addmm_(pull, pulls.to(x), alpha=-self.v)
-        return users, items
+        return (users, items), squares
 
     def line(
         self, s: Column, at: Factors, squares: Factors, step: Factors, slope: float, bend: float

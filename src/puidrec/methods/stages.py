@@ -312,7 +312,7 @@ def _phi_point(fitted: Fitted, part: Part, log: Log) -> Point:
 def _state_of(
     problem: Problem, k: int, state: State, so_far: Mapping[str, Any], log: Log
 ) -> Checkpoint:
-    """All that the next sweep depends on; the first process gets the rows of all users."""
+    """All that the next sweep depends on; with the rows of all users."""
     tensors = {
         f"now.{part.name}.{key}": value.detach()
         for part in problem.parts
@@ -321,7 +321,7 @@ def _state_of(
     for kind in KINDS:
         for key, value in getattr(state, kind).items():
             by_user = key in USER_ROWS
-            tensors[f"{kind}.{key}"] = log.gather_to_first(value) if by_user else value
+            tensors[f"{kind}.{key}"] = log.gather(value) if by_user else value
     about = {name: getattr(state, name) for name in ("number", "objective", "settled", "size")}
     return Checkpoint(tensors, {"sweep": about | {"part": k}, **so_far})
 

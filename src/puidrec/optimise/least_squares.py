@@ -166,7 +166,8 @@ class LeastSquares:
                     value = objective.value(s, at) + model.penalty(state.point)
                     state = state._replace(objective=value, proposal={}, metric={}, settled=0)
                 enough = least * max(abs(state.objective), model.penalty(state.point))
-            state, s = _sweep(objective, model, state, s, enough)
+            stiff = by_pairs(objective, model)
+            state, s = _sweep(objective, model, state, s, enough, stiff)
             if objective is not sharp and state.settled >= SETTLED:
                 state = state._replace(number=-(-state.number // REFRESH) * REFRESH, settled=0)
             if state.settled >= SETTLED:
@@ -228,15 +229,15 @@ def _less(
 
 
 def _sweep(
-    objective: Objective, model: Model, state: State, s: Column, enough: float
+    objective: Objective, model: Model, state: State, s: Column, enough: float, stiff: bool
 ) -> tuple[State, Column]:
     """The slope, the direction it gives, and the best step along it. enough: a gain of J that is
-    none."""
+    none. stiff: whether pairs are solved for themselves."""
     point, at = state.point, model.factors(state.point)
-    squares = objective.squares(at)
-    slope = model.slopes(point, *objective.factor_slopes(s, at, squares))
+    slopes, squares = objective.factor_slopes(s, at)
+    slope = model.slopes(point, *slopes)
     metric, (turns, rest) = state.metric, divmod(state.number, METRIC_FIRST)
-    if by_pairs(objective, model):
+    if stiff:
         proposal = model.centred(step_by_pairs(objective, model, s, at, slope))
     else:
         if not metric or (rest == 0 and turns.bit_count() == 1):

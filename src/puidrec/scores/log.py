@@ -35,8 +35,6 @@ PAIRS_IN_MEMORY = 5_000_000
 32 MiB on, glibc asks the system for new pages each time."""
 PAIRS_FROM_DISK = 2_000_000
 """The same for a log on disk."""
-SENT_ROWS = 262_144
-"""Rows of users that are sent at once."""
 SUMMED, FEW_NUMBERS = 64, 65_536
 """Numbers that are summed in their own precision before float64 takes over, and so few that it need
 not."""
@@ -111,8 +109,12 @@ class Log:
 
     @cached_property
     def users(self) -> slice:
-        """The users of this process, among all."""
-        return slice(*self._users_of(self.world.rank))
+        """The users of this process, among all: each has about as many pairs."""
+        load = self.row_start + np.arange(self.row_start.size)  # a user costs one for itself
+        goals = load[-1] * np.arange(self.world.size + 1) / self.world.size
+        cuts = np.searchsorted(load, goals)
+        cuts[-1] = self.all_users
+        return slice(int(cuts[self.world.rank]), int(cuts[self.world.rank + 1]))
 
     @property
     def n_users(self) -> int:
@@ -243,39 +245,9 @@ class Log:
         whole[self.users] = rows
         return self.world.sum(whole)
 
-    @torch.no_grad()
-    def gather_to_first(self, rows: Tensor) -> Tensor:
-        """The same at the first process, in its main memory; the others get their own rows back."""
-        if self.world.size == 1:
-            return rows
-        spans = self._sent(self.world.rank)
-        start = self.users.start
-        if not self.world.first:
-            for a, b in spans:
-                self.world.send(rows[a - start : b - start].contiguous())
-            return rows
-        whole = torch.empty((self.all_users, *rows.shape[1:]), dtype=rows.dtype)
-        whole[self.users] = rows.cpu()
-        for rank in range(1, self.world.size):
-            for a, b in self._sent(rank):
-                whole[a:b] = self.world.receive(rows.new_empty((b - a, *rows.shape[1:])), rank)
-        return whole
-
     def own(self, rows: Tensor) -> Tensor:
         """The rows of this process's users, out of those of all users."""
         return rows if self.world.size == 1 else rows[self.users]
-
-    def _users_of(self, rank: int) -> tuple[int, int]:
-        """A process's users: all have about as many pairs, and a user costs one more for itself."""
-        load = self.row_start + np.arange(self.row_start.size)
-        goals = load[-1] * np.arange(self.world.size + 1) / self.world.size
-        cuts = np.searchsorted(load, goals)
-        cuts[-1] = self.all_users
-        return int(cuts[rank]), int(cuts[rank + 1])
-
-    def _sent(self, rank: int) -> list[tuple[int, int]]:
-        low, high = self._users_of(rank)
-        return [(k, min(k + SENT_ROWS, high)) for k in range(low, high, SENT_ROWS)]
 
     def _read(self) -> Iterator[Block]:
         low, first = self.users.start, int(self.row_start[self.users.start])
