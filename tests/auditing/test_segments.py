@@ -12,8 +12,6 @@ from puidrec.auditing.inputs import AuditArrays
 from puidrec.auditing.segments import (
     SegmentSide,
     changes,
-    grouped_mean,
-    grouped_quantile,
     largest,
     segment_side,
 )
@@ -57,6 +55,10 @@ def test_a_segment_is_what_its_own_rows_say(arrays: AuditArrays, side: SegmentSi
         assert (row["low"], row["high"]) == (pytest.approx(alone.low), pytest.approx(alone.high))
         assert row["width"] == pytest.approx(alone.high - alone.low)
         assert row["gamma_mean"] == pytest.approx(np.exp(side.mean_log_gamma[members].mean()))
+        log_gamma = np.sort(side.mean_log_gamma[members])
+        assert row["gamma_p95"] == pytest.approx(
+            np.exp(np.quantile(log_gamma, 0.95, method="higher"))
+        )
         assert row["score_shift"] == pytest.approx((arrays.model - arrays.against)[rows].mean())
     assert "<script>" in {row["segment"] for row in found}  # as it is: pages escape
     assert [row["gamma_mean"] for row in found] == sorted(
@@ -114,17 +116,3 @@ def test_the_largest_single_entities(arrays: AuditArrays, side: SegmentSide) -> 
     assert found[0]["id"] == f"u{top}"
     assert found[0]["n"] == (arrays.user == top).sum()
     assert len(found) == 10
-
-
-def test_grouped_statistics() -> None:
-    group = np.array([0, 0, 0, 2, 2])
-    values = np.array([3.0, 1.0, 2.0, 10.0, np.nan])
-    assert grouped_mean(values, group, 3)[0] == 2.0
-    assert np.isnan(grouped_mean(values, group, 3)[1])
-    assert grouped_mean(values, group, 3)[2] == 10.0
-    np.testing.assert_array_equal(
-        grouped_quantile(np.arange(100.0), np.zeros(100, int), 2, 0.95), [94.0, 0.0]
-    )
-    np.testing.assert_array_equal(
-        grouped_quantile(np.array([5.0, 1.0]), np.array([1, 0]), 2, 0.95), [1.0, 5.0]
-    )

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -40,8 +40,7 @@ Kind = Literal["box", "normalised", "sharp"]
 KINDS: tuple[Kind, ...] = ("box", "normalised", "sharp")
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """Lowest and highest value."""
 
     low: float
@@ -142,71 +141,36 @@ class SortedPairs:
         """Running Σ k and Σ k z: what the pairs weigh if nothing is hidden."""
         return running_sum(self.odds), running_sum(self.odds * self.value)
 
-    def weights(self, gamma: float) -> SortedWeights:
-        """The range of the pairs' weights under Γ; one Γ for all only scales the nominal sums."""
-        k, kz = (np.diff(sums[self.edge]) for sums in self.nominal)
-        return SortedWeights(self, self.nominal, gamma - 1.0 / gamma, k / gamma, kz / gamma)
+    def floor(self, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+        """Σ k/Γ and Σ k z/Γ of every stratum: every l at the lower end of [1/Γ, Γ]."""
+        k, kz = (np.diff(sums[self.edge]) / gamma for sums in self.nominal)
+        return k, kz
 
+    def risen(self, gamma: float, *, high: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Which pairs of each stratum have l = Γ where l averages to 1, and all others l = 1/Γ:
+        from which running Σ k to which.
 
-@dataclass(frozen=True)
-class SortedWeights:
-    """Weights of sorted pairs under one strength: every l starts at 1/Γ, and may rise to Γ."""
-
-    pairs: SortedPairs
-    rises: tuple[np.ndarray, np.ndarray]
-    """Running Σ of the rise k(Γ - 1/Γ), and of that times z, in units of `unit`."""
-    unit: float
-    floor: np.ndarray
-    """Σ k/Γ per stratum."""
-    floor_z: np.ndarray
-    """Σ z k/Γ per stratum."""
-
-    def above(self, level: float) -> tuple[float, float]:
-        """What it adds to Σ w and to Σ w z if the weights of pairs with z above a level rise."""
-        at = int(np.searchsorted(self.pairs.value, level, side="right"))
-        mass, mass_z = (self.unit * float(sums[-1] - sums[at]) for sums in self.rises)
-        return mass, mass_z
-
-    def below(self, level: float) -> tuple[float, float]:
-        """The same for the pairs below it."""
-        at = int(np.searchsorted(self.pairs.value, level, side="left"))
-        mass, mass_z = (self.unit * float(sums[at]) for sums in self.rises)
-        return mass, mass_z
-
-    @cached_property
-    def needed(self) -> np.ndarray:
-        """The rise of each stratum that brings Σ k·l back to Σ k, in units of `unit`."""
-        edge = self.pairs.edge
-        available = np.diff(self.rises[0][edge])
-        if self.unit <= 0.0:
-            return np.zeros_like(available)
-        short = np.diff(self.pairs.nominal[0][edge]) - self.floor
-        needed: np.ndarray = np.clip(short / self.unit, 0.0, available)
-        return needed
-
-    def balanced(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest Σ k·l·z of each stratum whose l average to 1.
-
-        The needed rise goes to the smallest z first for the lowest sum, to the largest z first for
-        the highest.
+        From Σ k/Γ back to Σ k takes Γ − 1/Γ times a share 1/(1 + Γ) of Σ k, at the smallest z for
+        the lowest Σ k·l·z, at the largest z for the highest.
         """
-        mass, mass_z = self.rises
-        start, end = self.pairs.edge[:-1], self.pairs.edge[1:]
-        bottom = np.interp(mass[start] + self.needed, mass, mass_z) - mass_z[start]
-        top = mass_z[end] - np.interp(mass[end] - self.needed, mass, mass_z)
-        return self.floor_z + self.unit * bottom, self.floor_z + self.unit * top
+        start, end = (self.nominal[0][edge] for edge in (self.edge[:-1], self.edge[1:]))
+        share = (end - start) / (1.0 + gamma)
+        return (end - share, end) if high else (start, start + share)
 
-    def thresholds(self, *, high: bool) -> np.ndarray:
-        """The z at which the rise of each stratum ends: the multiplier of its balance; 0 in an
-        empty stratum."""
-        mass = self.rises[0]
-        start, end = self.pairs.edge[:-1], self.pairs.edge[1:]
-        target = mass[end] - self.needed if high else mass[start] + self.needed
-        at = np.clip(
-            np.searchsorted(mass, target, side="right") - 1, start, np.maximum(end - 1, start)
-        )
-        level = self.pairs.value[np.minimum(at, self.pairs.value.size - 1)]
-        return np.where(end > start, level, 0.0)
+    def balanced(self, gamma: float, *, high: bool) -> np.ndarray:
+        """Lowest or highest Σ k·l·z of each stratum whose l average to 1."""
+        first, last = self.risen(gamma, high=high)
+        moved: np.ndarray = np.interp(last, *self.nominal) - np.interp(first, *self.nominal)
+        return self.floor(gamma)[1] + (gamma - 1.0 / gamma) * moved
+
+    def thresholds(self, gamma: float, *, high: bool) -> np.ndarray:
+        """The z at which l changes in each stratum: the multiplier of its balance; 0 in an empty
+        stratum."""
+        turn = self.risen(gamma, high=high)[0 if high else 1]
+        at = np.searchsorted(self.nominal[0], turn, side="right") - 1
+        start, last = self.edge[:-1], self.edge[1:] - 1
+        level = self.value[np.clip(at, np.minimum(start, last), np.maximum(last, 0))]
+        return np.where(last >= start, level, 0.0)
 
 
 def running_sum(values: np.ndarray) -> np.ndarray:
@@ -230,34 +194,28 @@ def normalised(pairs: Pairs, gamma: float = 1.0) -> Interval:
     At the optimum λ, pairs with z above it take one end of the box and those below it the other;
     Dinkelbach's steps λ ← Σ w z / Σ w reach it exactly after a few look-ups in running sums.
     """
-    return _normalised(pairs, pairs.pooled.weights(gamma))
+    ordered, rise = pairs.pooled, gamma - 1.0 / gamma
+    base = np.array([pairs.value.size, pairs.seen]) + np.ravel(ordered.floor(gamma))
+
+    def solve(side: Literal["left", "right"], sign: float) -> float:
+        weighted, better = base, -np.inf
+        while sign * (level := weighted[1] / weighted[0]) > better:  # until rounding is all
+            better = sign * level
+            at = int(np.searchsorted(ordered.value, level, side))
+            ends = (at, 0) if side == "left" else (-1, at)
+            weighted = base + rise * np.array([m[ends[0]] - m[ends[1]] for m in ordered.nominal])
+        return float(sign * better)
+
+    return Interval(solve("left", -1.0), solve("right", 1.0))
 
 
 def sharp(pairs: Pairs, gamma: float = 1.0) -> Interval:
     """The extremes of Σ w z / Σ 1/p over the box with likelihood ratios that average to 1 in every
     stratum."""
-    return _sharp(pairs, pairs.stratified.weights(gamma))
-
-
-def _normalised(pairs: Pairs, weights: SortedWeights) -> Interval:
-    base, base_z = (
-        pairs.value.size + float(weights.floor.sum()),
-        pairs.seen + float(weights.floor_z.sum()),
+    low, high = (
+        (pairs.seen + float(pairs.stratified.balanced(gamma, high=high).sum())) / pairs.nominal
+        for high in (False, True)
     )
-
-    def solve(risen: Callable[[float], tuple[float, float]], sign: float) -> float:
-        level, better = base_z / base, -np.inf
-        while sign * level > better:  # each step improves, until rounding is all that is left
-            better = sign * level
-            mass, mass_z = risen(level)
-            level = (base_z + mass_z) / (base + mass)
-        return sign * better
-
-    return Interval(solve(weights.below, -1.0), solve(weights.above, 1.0))
-
-
-def _sharp(pairs: Pairs, weights: SortedWeights) -> Interval:
-    low, high = ((pairs.seen + float(end.sum())) / pairs.nominal for end in weights.balanced())
     return Interval(low, high)
 
 
@@ -268,7 +226,7 @@ def sharp_by_stratum(pairs: Pairs, gamma: float = 1.0, ordered: SortedPairs | No
     """
     codes = np.zeros(pairs.value.size, np.int64) if pairs.stratum is None else pairs.stratum
     seen, unseen = np.bincount(codes, pairs.value), np.bincount(codes, pairs.odds)
-    low, high = (ordered or pairs.stratified).weights(gamma).balanced()
+    low, high = ((ordered or pairs.stratified).balanced(gamma, high=h) for h in (False, True))
     size = np.bincount(codes) + unseen
     with np.errstate(invalid="ignore"):
         return Curve((seen + low) / size, (seen + high) / size)
@@ -286,11 +244,7 @@ def over_grid(pairs: Pairs, kind: Kind, grid: np.ndarray) -> Curve:
     wrong = grid[~((grid >= 1.0) & (grid < np.inf))]
     if wrong.size:
         raise InputError("Γ out of range", found=float(wrong[0]), expected="finite and at least 1")
-    return _curve([ENVELOPES[kind](pairs, float(gamma)) for gamma in grid])
-
-
-def _curve(intervals: list[Interval]) -> Curve:
-    return Curve(np.array([i.low for i in intervals]), np.array([i.high for i in intervals]))
+    return Curve(*np.array([ENVELOPES[kind](pairs, float(gamma)) for gamma in grid]).T)
 
 
 def gamma_grid(limit: float, size: int = 41) -> np.ndarray:
@@ -310,7 +264,7 @@ def contributions(
     z, k = pairs.value, pairs.odds
     sign = 1.0 if end == "high" else -1.0
     if kind == "sharp":
-        levels = pairs.stratified.weights(gamma).thresholds(high=end == "high")
+        levels = pairs.stratified.thresholds(gamma, high=end == "high")
         level = levels[0] if pairs.stratum is None else levels[pairs.stratum]
         beyond = z - level
         return z + k * (level + beyond * np.where(sign * beyond > 0.0, gamma, 1.0 / gamma)), 1.0 + k

@@ -7,7 +7,7 @@ at, as plain arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,6 @@ import numpy as np
 from puidrec.auditing.envelope import Pairs
 from puidrec.auditing.models import (
     AuditedModel,
-    IsotonicMap,
     ScoreScale,
     isotonic_map,
     outcome_scale,
@@ -213,8 +212,8 @@ class AuditInputs:
         return "other" in self.scales
 
     @cached_property
-    def maps(self) -> tuple[IsotonicMap, ...]:
-        """Maps from scores to ratings, where they are needed."""
+    def maps(self) -> tuple[tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]], ...]:
+        """The rows' scores as ratings, and the map to them, of each model; where that is needed."""
         outcome = self.outcome(self.rows)
         return tuple(isotonic_map(score, outcome, self.seed) for score in self.scores)
 
@@ -222,7 +221,7 @@ class AuditInputs:
     def predictions(self) -> tuple[np.ndarray, ...]:
         """Scores of the rows on the scale of the outcome."""
         if self.mapped:
-            return tuple(own.own(score) for own, score in zip(self.maps, self.scores, strict=True))
+            return tuple(own for own, _ in self.maps)
         return tuple(
             to_unit(s, kind, self.data.scale)
             for s, kind in zip(self.scores, self.scales, strict=True)
@@ -415,7 +414,7 @@ class AuditInputs:
         for which, model in enumerate(self.measuring):
             score = model.scores(rows)
             unit = to_unit(score, self.scales[which], self.data.scale)
-            found.append(self.maps[which].whole(score) if self.mapped else unit)
+            found.append(self.maps[which][1](score) if self.mapped else unit)
         return found
 
     @cached_property

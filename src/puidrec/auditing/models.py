@@ -20,19 +20,11 @@ import polars as pl
 
 from puidrec.auditing.slots import Scorer
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.schema import (
-    Origin,
-    RatingScale,
-    check_ids,
-    check_number,
-    require_columns,
-    require_rows,
-    to_polars,
-)
+from puidrec.data.schema import Origin, RatingScale, require_columns
 from puidrec.data.sources.reading import is_parquet, read_delimited, read_parquet, typed_columns
 from puidrec.data.split import Split
 from puidrec.errors import InputError
-from puidrec.evaluation.any_model import unit_scores
+from puidrec.evaluation.any_model import ScoreTable, as_predictor, is_table, unit_scores
 from puidrec.evaluation.metrics import unit_labels
 from puidrec.rng import generator
 
@@ -46,88 +38,6 @@ MARGIN = 0.25
 MAX_SHIFT = 0.25
 """How far their mean may lie from that of the ratings, as a share of the width."""
 MAP_PARTS, MAX_MAP_ROWS = 5, 200_000
-
-
-class ScoreTable:
-    """Scores of some pairs, looked up by the caller's ids."""
-
-    def __init__(self, table: Any, data: Dataset, label: str | PathLike[str] = "scores") -> None:
-        """table: columns `user_id`, `item_id` and `score`; pairs of users or items that the data
-        lack are left out."""
-        origin = Origin(label)
-        frame = to_polars(table, origin)
-        require_columns(frame, ("user_id", "item_id", "score"), origin)
-        require_rows(frame, origin)
-        sides = (("user_id", data.user_ids), ("item_id", data.item_ids))
-        user, item = (ids.encode(check_ids(frame[name], origin)) for name, ids in sides)
-        known = (user >= 0) & (item >= 0)
-        if not known.any():
-            raise origin.error(
-                "no pair of the table is in the data set",
-                found=f"{frame['user_id'][0]}, {frame['item_id'][0]}",
-                expected=f"ids of {data.name}, of type {data.user_ids.ids.dtype} and {data.item_ids.ids.dtype}",
-            )
-        self.data, self.origin = data, origin
-        key = user[known].astype(np.int64) * data.n_items + item[known]
-        order = np.argsort(key, kind="stable")
-        self.key, self.score = (
-            key[order],
-            check_number(frame["score"], origin).to_numpy()[known][order],
-        )
-        twice = np.flatnonzero(self.key[1:] == self.key[:-1])
-        if twice.size:
-            row = int(np.flatnonzero(known)[order[twice[0] + 1]])
-            raise origin.error(
-                f"pair scored twice ({twice.size:,} repeated rows)",
-                row=row + 1,
-                found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
-                expected="one score per user and item",
-            )
-
-    @property
-    def complete(self) -> bool:
-        """Whether every pair of the population has a score."""
-        return int(self.key.size) == self.data.n_pairs
-
-    def missing(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
-        """Which pairs of codes have no score."""
-        wanted = user.astype(np.int64) * self.data.n_items + item
-        at = np.minimum(np.searchsorted(self.key, wanted), self.key.size - 1)
-        none: np.ndarray = self.key[at] != wanted
-        return none
-
-    def predict(self, users: Any, items: Any) -> np.ndarray:
-        """Scores of pairs; one line names the first that has none."""
-        user, item = self.data.user_ids.encode(users), self.data.item_ids.encode(items)
-        none = self.missing(user, item)
-        if none.any():
-            first = int(none.argmax())
-            raise self.origin.error(
-                f"no score for {int(none.sum()):,} of {none.size:,} pairs",
-                found=f"{users[first]}, {items[first]}",
-                expected="a score for every audited pair",
-                hint="Score them, or name the rows to audit (rows=…, --rows FILE).",
-            )
-        found: np.ndarray = self.score[
-            np.searchsorted(self.key, user.astype(np.int64) * self.data.n_items + item)
-        ]
-        return found
-
-    def block(self, users: np.ndarray) -> np.ndarray:
-        """Scores of all items for some users (codes), where the table is complete."""
-        table: np.ndarray = self.score.reshape(self.data.n_users, self.data.n_items)[users]
-        return table
-
-
-class ScoreFunction:
-    """A function `(users, items) -> scores` as a model."""
-
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self.function = function
-
-    def predict(self, users: Any, items: Any) -> Any:
-        """What the function says."""
-        return self.function(users, items)
 
 
 def score_file(path: str | PathLike[str], data: Dataset) -> pl.DataFrame:
@@ -158,23 +68,13 @@ class AuditedModel:
         if isinstance(model, AuditedModel):
             return model
         if isinstance(model, str | PathLike):
-            return cls(ScoreTable(score_file(model, data), data, model), {}, Path(model).stem)
-        if isinstance(model, type) or (
-            not callable(getattr(model, "predict", None)) and not _is_source(model)
-        ):
-            raise InputError(
-                "an audit needs a model with predict(users, items), a function of these, or scores",
-                found=type(model).__name__
-                if not isinstance(model, type)
-                else f"the class {model.__name__}",
-                expected="an object with predict, a function, a table user_id, item_id, score, or the path of one",
-            )
-        if not callable(getattr(model, "predict", None)):
-            if callable(model):
-                return cls(
-                    ScoreFunction(model), {}, str(getattr(model, "__name__", type(model).__name__))
-                )
-            return cls(ScoreTable(model, data), {}, "scores")
+            table = _score_table(score_file(model, data), data, str(model))
+            return cls(table, {}, Path(model).stem)
+        if is_table(model):
+            return cls(_score_table(model, data, "scores"), {}, "scores")
+        if isinstance(model, type):
+            raise InputError("an audit needs a model", found=f"the class {model.__name__}")
+        asked = as_predictor(model)
         for side, ids in (("user", data.user_ids), ("item", data.item_ids)):
             own = getattr(model, f"{side}_ids_", None)
             if own is not None and not own.ids.equals(ids.ids):
@@ -184,8 +84,9 @@ class AuditedModel:
                     expected=f"the {len(ids):,} of {data.name}",
                 )
         ask = getattr(model, "get_params", None)
-        params = ask() if callable(ask) and not isinstance(model, type) else {}
-        return cls(model, params, str(params.get("method", type(model).__name__)))
+        params = ask() if callable(ask) else {}
+        name = getattr(model, "__name__", type(model).__name__)
+        return cls(asked, params, str(params.get("method", name)))
 
     @property
     def used_every_uniform_row(self) -> bool:
@@ -279,14 +180,15 @@ class AuditedModel:
 
     def lacks(self, rows: Interactions) -> bool:
         """Whether some of the rows have no score: of a table only."""
-        return isinstance(self.model, ScoreTable) and bool(
-            self.model.missing(rows.user, rows.item).any()
-        )
+        if not isinstance(self.model, ScoreTable):
+            return False
+        ids = {"user_id": rows.users.decode(rows.user), "item_id": rows.items.decode(rows.item)}
+        return pl.DataFrame(ids).join(self.model.frame, on=[*ids], how="anti").height > 0
 
     def scorer(self, data: Dataset) -> Scorer | None:
         """Scores of all items for a block of users; None where only some pairs have a score."""
-        if isinstance(self.model, ScoreTable):
-            return self.model.block if self.model.complete else None
+        if isinstance(self.model, ScoreTable) and self.model.frame.height < data.n_pairs:
+            return None
         left, right = (getattr(self.model, f"{side}_factors_", None) for side in ("user", "item"))
         if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
             return lambda users: left[users] @ right.T
@@ -306,10 +208,19 @@ class AuditedModel:
         return {"name": name, "method": self.label, "settings": settings, "training": trained}
 
 
-def _is_source(model: Any) -> bool:
-    """Whether it is a function or a table."""
-    module = type(model).__module__.split(".")[0]
-    return callable(model) or isinstance(model, dict) or module in ("polars", "pandas", "pyarrow")
+def _score_table(given: Any, data: Dataset, name: str) -> ScoreTable:
+    """A table of scores; pairs of users or items that the data lack are left out."""
+    table = ScoreTable.of(given, name)
+    frame = table.frame
+    sides = (("user_id", data.user_ids), ("item_id", data.item_ids))
+    known = np.all([ids.encode(frame[key]) >= 0 for key, ids in sides], axis=0)
+    if not known.any():
+        raise table.origin.error(
+            "no pair of the table is in the data set",
+            found=f"{frame['user_id'][0]}, {frame['item_id'][0]}",
+            expected=f"ids of {data.name}, of type {data.user_ids.ids.dtype} and {data.item_ids.ids.dtype}",
+        )
+    return ScoreTable(frame.filter(known), table.origin)
 
 
 def names_of(
@@ -364,38 +275,22 @@ def to_unit(score: np.ndarray, kind: ScoreScale, scale: RatingScale) -> np.ndarr
     return (score - scale.low) / (scale.high - scale.low) if kind == "rating" else score
 
 
-@dataclass(frozen=True)
-class IsotonicMap:
-    """Maps from scores to ratings that never fall: one for each part of the rows, made without it,
-    and one of all."""
+def isotonic_map(
+    score: np.ndarray, outcome: np.ndarray, rng: int
+) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """Least-squares maps from scores to outcomes that never fall: the outcomes of these rows, each
+    by a map made without it, and the map that is made of all.
 
-    parts: tuple[Callable[[np.ndarray], np.ndarray], ...]
-    part: np.ndarray
-    whole: Callable[[np.ndarray], np.ndarray]
+    Of many rows some are drawn: one map of all of them is too stiff to fit any one row.
+    """
+    from sklearn.isotonic import IsotonicRegression
+    from sklearn.model_selection import KFold, cross_val_predict
 
-    def own(self, score: np.ndarray) -> np.ndarray:
-        """The rows the maps were made of, each by a map made without it."""
-        mapped = np.empty(score.size)
-        for k, apply in enumerate(self.parts):
-            mapped[self.part == k] = apply(score[self.part == k])
-        return mapped
-
-
-def isotonic_map(score: np.ndarray, outcome: np.ndarray, rng: int) -> IsotonicMap:
-    """Least-squares maps from scores to outcomes, cross-fitted over random parts of the rows."""
-    draw = generator(rng, "isotonic")
-    n_parts = min(MAP_PARTS, score.size)
-    part = draw.permutation(score.size) % n_parts
-
-    def fit(rows: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        from scipy.optimize import isotonic_regression  # takes long to import; commands do without
-
-        used = rows if rows.size <= MAX_MAP_ROWS else draw.choice(rows, MAX_MAP_ROWS, replace=False)
-        at, code = np.unique(score[used], return_inverse=True)
-        size = np.bincount(code).astype(np.float64)
-        level = isotonic_regression(np.bincount(code, outcome[used]) / size, weights=size).x
-        return lambda values: np.interp(values, at, level)
-
-    everything = np.arange(score.size)
-    parts = [fit(everything[part != k]) if n_parts > 1 else fit(everything) for k in range(n_parts)]
-    return IsotonicMap(tuple(parts), part, fit(everything))
+    draw, whole = generator(rng, "isotonic"), IsotonicRegression(out_of_bounds="clip")
+    if not 1 < score.size <= MAX_MAP_ROWS:
+        drawn = draw.choice(score.size, min(score.size, MAX_MAP_ROWS), replace=False)
+        apply = whole.fit(score[drawn], outcome[drawn]).predict
+        return apply(score), apply
+    parts = KFold(min(MAP_PARTS, score.size), shuffle=True, random_state=int(draw.integers(2**31)))
+    own = cross_val_predict(whole, score, outcome, cv=parts)
+    return own, whole.fit(score, outcome).predict

@@ -11,7 +11,6 @@ import polars as pl
 
 from puidrec.auditing.envelope import Pairs, sharp_by_stratum
 from puidrec.auditing.inputs import AuditArrays
-from puidrec.exposure.bounds import bin_mean
 from puidrec.features.bins import ColumnBins, bin_column
 
 N_BINS = 4
@@ -53,51 +52,35 @@ def segment_side(
     own = arrays.user if side.name == "user" else arrays.item
     part = slice(None, None, -(-own.size // MAX_SORTED))
     value, propensity = arrays.main.value[part], arrays.main.propensity[part]
-    ordered = Pairs(value, propensity).pooled
-    n_entities = side.degree.size
-    count = np.bincount(own, minlength=n_entities)
-    moved = (
-        None
-        if arrays.against is None
-        else np.bincount(own, arrays.model - arrays.against, minlength=n_entities)
+    ordered, n_entities = Pairs(value, propensity).pooled, side.degree.size
+    entities = pl.DataFrame({"n": np.bincount(own, minlength=n_entities), **change}).with_columns(
+        log_gamma=side.mean_log_gamma
     )
-    records: list[dict[str, Any]] = []
+    averages = [pl.mean(name) for name in change]
+    if arrays.against is not None:
+        moved = np.bincount(own, arrays.model - arrays.against, minlength=n_entities)
+        entities = entities.with_columns(moved=moved)
+        averages = [(pl.sum("moved") / pl.sum("n")).alias("score_shift"), *averages]
+    found = []
     for column in side.columns():
-        n = len(column.labels)
-        row_bin = column.codes[own[part]]
-        entities = np.bincount(column.codes, minlength=n)
-        rows = np.bincount(column.codes, count, minlength=n)
-        gamma = np.exp(bin_mean(side.mean_log_gamma, column.codes, n))
-        high = np.exp(grouped_quantile(side.mean_log_gamma, column.codes, n, 0.95))
+        row_bin, n = column.codes[own[part]], len(column.labels)
         curve = sharp_by_stratum(Pairs(value, propensity, row_bin), strength, ordered.by(row_bin))
-        shift = (
-            None
-            if moved is None
-            else np.bincount(column.codes, moved, minlength=n) / np.maximum(rows, 1)
+        ends = {name: getattr(curve, name)[:n] for name in ("low", "high")}
+        ranges = pl.DataFrame({"code": np.arange(len(curve.low))[:n], **ends})
+        labels = pl.DataFrame({"code": np.arange(n), "segment": list(map(str, column.labels))})
+        table = entities.with_columns(code=column.codes.astype(np.int64)).fill_nan(None)
+        table = table.group_by("code").agg(
+            pl.sum("n"),
+            *averages,
+            entities=pl.len(),
+            gamma_mean=pl.mean("log_gamma").exp(),
+            gamma_p95=pl.quantile("log_gamma", 0.95, "higher").exp(),
         )
-        averages = {name: grouped_mean(value, column.codes, n) for name, value in change.items()}
-        for k in np.flatnonzero(entities):
-            known = bool(k < curve.low.size and np.isfinite(curve.low[k]))
-            records.append(
-                {
-                    "column": column.name,
-                    "segment": column.labels[k],
-                    "n": int(rows[k]),
-                    "entities": int(entities[k]),
-                    "gamma_mean": float(gamma[k]),
-                    "gamma_p95": float(high[k]),
-                    "low": float(curve.low[k]) if known else None,
-                    "high": float(curve.high[k]) if known else None,
-                    "width": float(curve.high[k] - curve.low[k]) if known else None,
-                    **(
-                        {"score_shift": float(shift[k]) if rows[k] else None}
-                        if shift is not None
-                        else {}
-                    ),
-                    **{name: _number(value[k]) for name, value in averages.items()},
-                }
-            )
-    return sorted(records, key=lambda record: -record["gamma_mean"])[:MAX_ROWS]
+        table = table.join(labels, on="code").join(ranges, on="code", how="left")
+        found.append(table.sort("code").with_columns(column=pl.lit(column.name)))
+    records = pl.concat(found).drop("code").with_columns(width=pl.col("high") - pl.col("low"))
+    shown = records.fill_nan(None).sort("gamma_mean", descending=True, maintain_order=True)
+    return shown.head(MAX_ROWS).to_dicts()
 
 
 def changes(
@@ -141,31 +124,10 @@ def largest(
             "gamma_mean": float(np.exp(side.mean_log_gamma[k])),
             "ratings": int(side.degree[k]),
             "n": int(count[k]),
-            **{name: _number(value[k]) for name, value in change.items()},
+            **{
+                name: float(value[k]) if np.isfinite(value[k]) else None
+                for name, value in change.items()
+            },
         }
         for k in order
     ]
-
-
-def grouped_mean(values: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
-    """Mean of the known values of each group; NaN where none is known."""
-    known = ~np.isnan(values)
-    size = np.bincount(group[known], minlength=n)
-    total = np.bincount(group[known], values[known], minlength=n)
-    mean: np.ndarray = np.where(size > 0, total / np.maximum(size, 1), np.nan)
-    return mean
-
-
-def grouped_quantile(values: np.ndarray, group: np.ndarray, n: int, level: float) -> np.ndarray:
-    """The smallest value of each group with at least `level` of the group at or below it; 0 where a
-    group is empty."""
-    order = np.lexsort((values, group))
-    size = np.bincount(group, minlength=n)
-    start = np.cumsum(size) - size
-    at = start + np.maximum(np.ceil(level * size).astype(np.int64) - 1, 0)
-    quantile: np.ndarray = np.where(size > 0, values[order][np.minimum(at, values.size - 1)], 0.0)
-    return quantile
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

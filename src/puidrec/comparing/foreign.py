@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.auditing.models import ScoreFunction, outcome_scale, score_file, to_unit
+from puidrec.auditing.models import outcome_scale, score_file, to_unit
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.schema import Origin, to_polars, with_our_names
 from puidrec.data.split import Split
@@ -104,7 +104,7 @@ class Foreign:
         kind = outcome_scale(score, scale.unit(split.test.rating), scale)
         if kind == "rating":
             ask = self._predictor(model).predict
-            model = ScoreFunction(lambda users, items: to_unit(ask(users, items), kind, scale))
+            model = as_predictor(lambda users, items: to_unit(ask(users, items), kind, scale))
         kept = [name for name in self.metrics if kind != "other" or name not in errors]
         return model, tuple(kept)
 
