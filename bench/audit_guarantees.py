@@ -74,7 +74,7 @@ class Outcome:
     inside: bool
     """Whether values by slots are within their range."""
     gap: float
-    """The true lead in units of the metric."""
+    """The true lead in units of the metric, over pairs that are not in the log."""
     uniform: tuple[float, ...] | None
     adjusted: tuple[float, ...] | None
     decides: tuple[float, ...] | None
@@ -196,13 +196,15 @@ def unit_ratings(truth: Truth) -> np.ndarray:
 
 
 def true_values(truth: Truth, scores: np.ndarray, train: np.ndarray) -> dict[str, float]:
-    """Error over all pairs, and DCG and precision of lists without what trained, with every label
-    known."""
+    """Error over all pairs and over those that are not in the log, and DCG and precision of lists
+    without what trained, with every label known."""
+    squared = (scores - unit_ratings(truth)) ** 2
     liked = truth.rating >= 4
     lists = top_k(np.where(train, -np.inf, scores), K)[0]
     hits = np.take_along_axis(liked, lists, 1)
     return {
-        "error": float(((scores - unit_ratings(truth)) ** 2).mean()),
+        "error": float(squared.mean()),
+        "error beyond the log": float(squared[~truth.seen].mean()),
         "ranking": float((hits * slot_discounts("dcg", K)[:K]).sum(axis=1).mean()),
         "precision": float(hits.mean()),
     }
@@ -308,7 +310,8 @@ def outcomes(
             ]
             inside = all(-1e-9 <= one.point <= one.size + 1e-9 for one in sizes_of)
             for metric in METRICS[ALS in names :]:
-                own, other = (true[name][metric] for name in names)
+                beyond = "error beyond the log" if metric == "error" else metric
+                own, other = (true[name][beyond] for name in names)
                 sign = -1.0 if metric == "error" else 1.0
                 yield Outcome(
                     world,

@@ -177,11 +177,11 @@ def test_leakage_is_little_for_a_fair_model_and_much_for_one_that_learned_the_ro
     rows, outcome = data.logged, data.scale.unit(data.logged.rating).astype(float)
     rng = np.random.default_rng(0)
     fair = good.scores[rows.user, rows.item]
-    assert unseen.leakage(fair, outcome, rows, 0) < unseen.LEAK
-    assert unseen.leakage(outcome, outcome, rows, 0) == 1.0
-    assert unseen.leakage(0.7 * outcome + 0.3 * fair, outcome, rows, 0) > unseen.LEAK
-    assert abs(unseen.leakage(np.full(len(rows), outcome.mean()), outcome, rows, 0)) < 0.3
-    assert unseen.leakage(rng.random(len(rows)), outcome, rows, 0) < 0.0
+    assert unseen.leakage(fair, outcome, rows) < unseen.LEAK
+    assert unseen.leakage(outcome, outcome, rows) == 1.0
+    assert unseen.leakage(0.7 * outcome + 0.3 * fair, outcome, rows) > unseen.LEAK
+    assert abs(unseen.leakage(np.full(len(rows), outcome.mean()), outcome, rows)) < 0.3
+    assert unseen.leakage(rng.random(len(rows)), outcome, rows) < 0.0
 
 
 def test_folds_out_of_range_are_refused(simulation, refusal) -> None:

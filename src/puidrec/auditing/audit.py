@@ -167,7 +167,7 @@ def _result(
     believe: float | None,
 ) -> AuditResult:
     """The leads first, then what they rest on."""
-    certificate, tilt = inputs.certificate(bootstrap.rng), _tilt(inputs, bootstrap)
+    certificate, tilt = inputs.certificate(bootstrap.rng), _tilt(inputs)
     features = inputs.nominal.evidence.calibration
     yardstick = deciding(believe, _proved(certificate, tilt), features)
     known = Known(yardstick, believe, certificate, tilt)
@@ -248,13 +248,11 @@ def _proved(
     return max(rows, key=lambda row: row.gamma, default=None)
 
 
-def _tilt(inputs: AuditInputs, bootstrap: Bootstrap) -> SegmentTilt | None:
+def _tilt(inputs: AuditInputs) -> SegmentTilt | None:
     """The tilt over all pairs with its interval."""
     if inputs.tilt is None or inputs.uniform is None:
         return None
-    tail = 50.0 * (1.0 - inputs.level)
-    low, high = np.percentile(inputs.tilt.draws(bootstrap.rng), [tail, 100.0 - tail], axis=0)[:, 0]
-    slope = float(inputs.tilt.slope[0])
+    slope, (low, high) = float(inputs.tilt.slope[0]), inputs.tilt.limits(inputs.level)[:, 0]
     return SegmentTilt(
         "all pairs", len(inputs.uniform), len(inputs.seen), slope, float(low), float(high)
     )

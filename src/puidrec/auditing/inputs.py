@@ -241,7 +241,7 @@ class AuditInputs:
         """What each model explains of these ratings beyond user and item means (`rows.leakage`)."""
         outcome = self.outcome(self.rows)
         return tuple(
-            leakage(prediction, outcome, self.rows, self.seed) for prediction in self.predictions
+            leakage(prediction, outcome, self.rows) for prediction in self.predictions
         )
 
     def leak(self, names: tuple[str, str]) -> str:

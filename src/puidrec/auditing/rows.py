@@ -271,39 +271,25 @@ def _pairs(rows: Interactions, width: int) -> np.ndarray:
     return found
 
 
-def leakage(prediction: np.ndarray, outcome: np.ndarray, rows: Interactions, rng: int) -> float:
+def leakage(prediction: np.ndarray, outcome: np.ndarray, rows: Interactions) -> float:
     """The share of what shrunk user and item means leave unexplained that a model explains; above
     `LEAK`, too much.
 
-    The means of a row are made without a fifth of the rows to which it belongs.
+    The means of a row are made of the other rows.
     """
-    part = (
-        generator(rng, "leakage").permutation(outcome.size) % FOLDS
-        if outcome.size > 1
-        else np.zeros(1, int)
-    )
-    error = np.empty(outcome.size)
-    for k in range(FOLDS):
-        own, rest = part == k, part != k
-        if own.any():
-            error[own] = (_means(rows, outcome, rest, own) - outcome[own]) ** 2
-    reference = float(error.mean())
+    error = _left_over(outcome, rows)
+    reference = float(error @ error) / error.size
     return 1.0 - float(((prediction - outcome) ** 2).mean()) / reference if reference > 0.0 else 0.0
 
 
-def _means(
-    rows: Interactions, outcome: np.ndarray, rest: np.ndarray, own: np.ndarray
-) -> np.ndarray:
-    """Predictions of `own` rows by item and user means of the `rest`, shrunk towards the overall
-    mean."""
-    mean = float(outcome[rest].mean()) if rest.any() else 0.5
-    found, left = np.full(int(own.sum()), mean), outcome[rest] - mean
+def _left_over(outcome: np.ndarray, rows: Interactions) -> np.ndarray:
+    """Outcomes less what means of their item's and of their user's other rows say, shrunk towards
+    the overall mean."""
+    left = outcome - outcome.mean()
     for code in (rows.item, rows.user):
-        n = int(code.max()) + 1
-        effect = np.bincount(code[rest], left, n) / (np.bincount(code[rest], minlength=n) + SHRINK)
-        found += effect[code[own]]
-        left = left - effect[code[rest]]
-    return found
+        n, total = np.bincount(code), np.bincount(code, left)
+        left = left - (total[code] - left) / (n[code] - 1.0 + SHRINK)
+    return left
 
 
 def read_rows(path: Any) -> pl.DataFrame:

@@ -9,8 +9,8 @@ regression with the offset logit p:
 
 b_s > 0: people see what they like, more than the propensity explains; exp|b_s| is the Γ between
 both ends of the scale. A certificate proves that something is hidden; a tilt says in which
-direction and how much, if its form is right. Intervals resample users, each with logged and uniform
-rows together; a replicate takes one Newton step from the fit.
+direction and how much, if its form is right. Intervals have users as clusters, each with logged and
+uniform rows together.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from scipy.special import stdtrit
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.errors import InputError
-from puidrec.evaluation.significance import resampled_sums
 from puidrec.exposure.certificate import Segments
 from puidrec.exposure.certify import all_labelled, partitions_of
 from puidrec.exposure.estimate import NominalExposure, estimate_exposure
-from puidrec.rng import Rng, generator
+from puidrec.rng import generator
 
 MIN_ROWS = 30
 """Fewest uniform rows of a segment whose tilt is measured."""
 MAX_LOGGED = 1_000_000
 """Logged rows that are regressed on; of more, a random sample."""
-REPLICATES, STEPS = 400, 30
+STEPS = 30
 
 
 class TiltRows(NamedTuple):
@@ -65,12 +65,15 @@ class TiltFit:
         """What each user moves the slopes by, [users, segments]."""
         return _step(self.sums[..., :2], self.sums[..., 2:].sum(axis=0))[1]
 
-    def draws(self, rng: Rng, replicates: int = REPLICATES) -> np.ndarray:
-        """Slopes of resampled users, [replicates, segments]."""
-        n_users, n_segments, width = self.sums.shape
-        drawn = resampled_sums(self.sums.reshape(n_users, -1), replicates, generator(rng, "tilt"))
-        drawn = drawn.reshape(replicates, n_segments, width)
-        return self.slope + _step(drawn[..., :2], drawn[..., 2:])[1]
+    def limits(self, confidence: float) -> np.ndarray:
+        """Confidence limits of the slopes, [2, segments]: users are independent clusters, and a few
+        that move a slope most count as few (Student's t)."""
+        moved = self.influence
+        variance = (moved**2).sum(axis=0)
+        users = np.abs(moved).sum(axis=0) ** 2 / np.maximum(variance, 1e-300)
+        degrees = np.maximum(users - 1.0, 1.0)
+        reach = stdtrit(degrees, 0.5 + confidence / 2.0) * np.sqrt(variance * (1.0 + 1.0 / degrees))
+        return np.stack([self.slope - reach, self.slope + reach])
 
 
 def fit_tilt(rows: TiltRows, n_users: int, n_segments: int = 1) -> TiltFit:
@@ -221,8 +224,7 @@ def measure_tilt(
     rows = tilt_rows(nominal, drawn.user, drawn.item, drawn.rating, segments)
     names = ("all pairs",) if segments is None else segments.names
     fit = fit_tilt(rows, data.n_users, len(names))
-    tail = 50.0 * (1.0 - confidence)
-    ends = np.percentile(fit.draws(rng), [tail, 100.0 - tail], axis=0)
+    ends = fit.limits(confidence)
     counts = [np.bincount(rows.segment[rows.logged == o], minlength=len(names)) for o in (0.0, 1.0)]
     found = [
         SegmentTilt(
