@@ -15,7 +15,7 @@ from puidrec.auditing.slots import (
     SlotLead,
     Slots,
     joined,
-    rated_slots,
+    rated_lists,
     sample_users,
     seen_items,
     slot_discounts,
@@ -284,10 +284,10 @@ def test_tiles_change_nothing(
 
 def test_rated_rows_are_ranked_among_the_rows_of_their_user() -> None:
     user = np.array([0, 0, 0, 1, 1])
-    found = rated_slots(
-        user, (np.array([1.0, 3.0, 2.0, 5.0, 6.0]), np.array([3.0, 2.0, 1.0, 5.0, 6.0])), 2
-    )
-    assert found.lists == "rated"
+    item = np.array([4, 1, 2, 0, 3])
+    scores = np.array([1.0, 3.0, 2.0, 5.0, 6.0]), np.array([3.0, 2.0, 1.0, 5.0, 6.0])
+    users, lists = rated_lists(user, item, scores, 2)
+    found = slots_of(users, (lists[0], lists[1]), user, item)
     assert dict(zip(found.row.tolist(), found.rank.tolist(), strict=True)) == {
         0: 2,
         1: 0,

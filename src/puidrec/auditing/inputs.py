@@ -26,7 +26,7 @@ from puidrec.auditing.slots import (
     SlotLead,
     Slots,
     joined,
-    rated_slots,
+    rated_lists,
     sample_users,
     seen_items,
     slot_discounts,
@@ -240,9 +240,7 @@ class AuditInputs:
     def leaks(self) -> tuple[float, ...]:
         """What each model explains of these ratings beyond user and item means (`rows.leakage`)."""
         outcome = self.outcome(self.rows)
-        return tuple(
-            leakage(prediction, outcome, self.rows) for prediction in self.predictions
-        )
+        return tuple(leakage(prediction, outcome, self.rows) for prediction in self.predictions)
 
     def leak(self, names: tuple[str, str]) -> str:
         """Whose scores reproduce the ratings, in words; empty where none do."""
@@ -323,11 +321,10 @@ class AuditInputs:
     def slots(self) -> Slots:
         """Where the audited rows stand in the lists of both models."""
         rows = self.rows
-        if self.lists is None:
-            return rated_slots(
-                rows.user, (self.scores[0], self.scores[1] if self.two else None), self.k
-            )
-        return self._slots_in(self.lists)
+        if self.lists is not None:
+            return self._slots_in(self.lists)
+        users, lists = rated_lists(rows.user, rows.item, self.scores, self.k)
+        return slots_of(users, (lists[0], lists[1] if self.two else None), rows.user, rows.item)
 
     @cached_property
     def near_slots(self) -> Slots:

@@ -115,7 +115,7 @@ def _rows(inputs: AuditInputs, bootstrap: Bootstrap) -> dict[str, Any]:
         "users": int(np.count_nonzero(np.bincount(inputs.rows.user))),
         "strata": 1 if stratum is None else int(stratum.max()) + 1,
         "outcome": "label" if inputs.target == "binary" else "rating, scaled to 0..1",
-        "lists": inputs.slots.lists,
+        "lists": "rated" if inputs.lists is None else "catalogue",
         "listed_users": int(inputs.slots.n_lists // max(len(inputs.judged.trained_on), 1)),
         "log_users": int(np.count_nonzero(np.bincount(inputs.seen.user))),
         "rows_in_lists": int(inputs.slots.row.size),

@@ -73,18 +73,12 @@ class Judged:
     def not_judged(self, k: int, logged: Interactions, users: np.ndarray) -> SeenItems:
         """Logged pairs of some users that fit k does not judge, by user: their lists leave these
         out."""
-        n_users, n_items = len(logged.users), len(logged.items)
-        asked = np.zeros(n_users, bool)
+        asked = np.zeros(len(logged.users), bool)
         asked[users] = True
-        mine = self.rows_of(k)
-        mine = mine[asked[self.rows.user[mine]]]
-        judged = self.rows.user[mine].astype(np.int64) * n_items + self.rows.item[mine]
-        user, item = (
-            column[asked[logged.user]]
-            for column in (np.asarray(logged.user), np.asarray(logged.item))
-        )
-        kept = ~np.isin(user.astype(np.int64) * n_items + item, judged)
-        return seen_items(user[kept], item[kept], n_users)
+        pairs = (np.asarray(logged.user), np.asarray(logged.item))
+        user, item = (column[asked[pairs[0]]] for column in pairs)
+        kept = ~self.rows.take(self.rows_of(k)).holds(user, item)
+        return seen_items(user[kept], item[kept], asked.size)
 
 
 @dataclass(frozen=True)
@@ -248,21 +242,14 @@ def _named_rows(table: Any, data: Dataset, split: Split) -> Interactions:
         require_rows(frame, origin)
         user = data.user_ids.encode(check_ids(frame["user_id"], origin))
         item = data.item_ids.encode(check_ids(frame["item_id"], origin))
-    width = data.n_items
-    wanted = np.unique(user.astype(np.int64) * width + item)
-    named = np.flatnonzero(np.isin(_pairs(logged, width), wanted))
-    missing = wanted.size - named.size
-    if missing and (named.size == 0 or not _dropped_by_protocol(data, wanted, width)):
+    missing = np.count_nonzero(~data.logged.holds(user, item))
+    if missing:
         raise InputError(
-            f"{missing:,} of {wanted.size:,} rows to audit are not in the log",
+            f"{missing:,} of {len(user):,} rows to audit are not in the log",
             expected="user_id, item_id of logged rows",
         )
-    return logged.take(named)
-
-
-def _dropped_by_protocol(data: Dataset, wanted: np.ndarray, width: int) -> bool:
-    """Whether all named pairs are logged, so that only the protocol leaves some out."""
-    return bool(np.isin(wanted, _pairs(data.logged, width)).all())
+    wanted = np.unique(user.astype(np.int64) * data.n_items + item)
+    return logged.take(np.isin(_pairs(logged, data.n_items), wanted))
 
 
 def _pairs(rows: Interactions, width: int) -> np.ndarray:

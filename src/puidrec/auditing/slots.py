@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
@@ -90,8 +89,6 @@ class Slots:
     pairs: np.ndarray
     """Pairs of a list by both ranks, on average over lists, [K + 1, K + 1]."""
     n_lists: int
-    lists: Literal["catalogue", "rated"] = "catalogue"
-    """Ranked among all items, or among the rated items of each user."""
 
     @property
     def k(self) -> int:
@@ -110,9 +107,7 @@ class Slots:
         kept = np.flatnonzero(rank < k)
         pairs = np.zeros_like(self.pairs)
         pairs[:, k] = self.pairs.sum(axis=1 - which)
-        return Slots(
-            self.row[kept], rank[kept], np.full(kept.size, k), pairs, self.n_lists, self.lists
-        )
+        return Slots(self.row[kept], rank[kept], np.full(kept.size, k), pairs, self.n_lists)
 
 
 def slots_of(
@@ -150,16 +145,21 @@ def exchanged_pairs(
     return user, item, rank, against
 
 
-def rated_slots(user: np.ndarray, scores: tuple[np.ndarray, np.ndarray | None], k: int) -> Slots:
-    """The same where only rated pairs have scores: lists are the user's rated rows, all of them
-    known."""
-    ranks = [
-        np.full(user.size, k) if score is None else _rated_rank(user, score, k) for score in scores
-    ]
-    row = np.flatnonzero(np.minimum(*ranks) < k)
-    pairs, n_users = np.zeros((k + 1, k + 1)), np.unique(user).size
-    np.add.at(pairs, (ranks[0][row], ranks[1][row]), 1.0)
-    return Slots(row, ranks[0][row], ranks[1][row], pairs / max(n_users, 1), n_users, "rated")
+def rated_lists(
+    user: np.ndarray, item: np.ndarray, scores: tuple[np.ndarray, ...], k: int
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The users of some rated pairs, and the k best of each one's rated items by each model, as
+    `top_lists` has them: where only rated pairs have scores."""
+    users, place = np.unique(user, return_inverse=True)
+    found = []
+    for score in scores:
+        order = np.lexsort((-score, place))
+        own = place[order]
+        rank = np.arange(own.size) - np.searchsorted(own, own)
+        lists = np.full((users.size, k), -1, np.int32)
+        lists[own[rank < k], rank[rank < k]] = item[order][rank < k]
+        found.append(lists)
+    return users, found
 
 
 def joined(parts: list[tuple[np.ndarray, Slots]]) -> Slots:
@@ -173,7 +173,6 @@ def joined(parts: list[tuple[np.ndarray, Slots]]) -> Slots:
         np.concatenate([part.against for _, part in parts]),
         pairs / max(total, 1),
         total,
-        parts[0][1].lists,
     )
 
 
@@ -184,14 +183,6 @@ def _rank(lists: np.ndarray, at: np.ndarray, item: np.ndarray) -> np.ndarray:
         rank[lists[at, place] == item] = place
     rank[item < 0] = lists.shape[1]
     return rank
-
-
-def _rated_rank(user: np.ndarray, score: np.ndarray, k: int) -> np.ndarray:
-    order = np.lexsort((-score, user))
-    own = user[order]
-    rank = np.empty(user.size, np.int64)
-    rank[order] = np.arange(user.size) - np.searchsorted(own, own)
-    return np.minimum(rank, k)
 
 
 def slot_discounts(metric: str, k: int) -> np.ndarray:
