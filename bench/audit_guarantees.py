@@ -38,8 +38,7 @@ from puidrec.auditing.measured import Measured
 from puidrec.auditing.models import AuditedModel
 from puidrec.auditing.rows import Asked, Fits, Judged, choose_rows, fit_parts
 from puidrec.auditing.slots import slot_discounts
-from puidrec.auditing.verdict import Lead
-from puidrec.auditing.yardsticks import Yardstick
+from puidrec.auditing.verdict import Lead, Yardstick
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.evaluation.ranking import top_k

@@ -13,7 +13,7 @@ from style import INK, PAPER, SOFT, A, B, C, D, grid, save, start  # type: ignor
 import puidrec as pr
 from puidrec.auditing.envelope import Pairs, over_grid
 from puidrec.auditing.inputs import strata
-from puidrec.auditing.tipping import tipping_point
+from puidrec.auditing.envelope import tipping_point
 from puidrec.data.synthetic import Simulation, simulate
 from puidrec.exposure.bounds import bounds
 

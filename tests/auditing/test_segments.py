@@ -6,15 +6,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.auditing import segments
-from puidrec.auditing.envelope import Pairs, sharp
-from puidrec.auditing.inputs import AuditArrays
-from puidrec.auditing.segments import (
+from puidrec.auditing import diagnostics
+from puidrec.auditing.diagnostics import (
     SegmentSide,
     changes,
     largest,
     segment_side,
 )
+from puidrec.auditing.envelope import Pairs, sharp
+from puidrec.auditing.inputs import AuditArrays
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_very_many_rows_are_thinned(
     arrays: AuditArrays, side: SegmentSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = segment_side(side, arrays, 1.5, {})
-    monkeypatch.setattr(segments, "MAX_SORTED", arrays.user.size // 2)
+    monkeypatch.setattr(diagnostics, "MAX_SORTED", arrays.user.size // 2)
     thin = segment_side(side, arrays, 1.5, {})
     assert [row["n"] for row in thin] == [row["n"] for row in whole]
     wide = [row["width"] for row in whole if row["n"] > 100]

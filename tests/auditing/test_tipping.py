@@ -8,14 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 
-from puidrec.auditing.envelope import Pairs, box, normalised, sharp
-from puidrec.auditing.estimates import Limits, limits
-from puidrec.auditing.tipping import (
+from puidrec.auditing.envelope import (
+    Pairs,
     Tipping,
+    box,
+    normalised,
+    sharp,
     tipping_gamma,
     tipping_of,
 )
-from puidrec.auditing.tipping import tipping_point as tipping_of_users
+from puidrec.auditing.envelope import tipping_point as tipping_of_users
+from puidrec.auditing.estimates import Limits, limits
 from puidrec.exposure.bounds import bounds
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from puidrec.auditing.envelope import Tipping
 from puidrec.auditing.estimates import Limits
 from puidrec.auditing.measured import Measured
-from puidrec.auditing.tipping import Tipping
-from puidrec.auditing.verdict import Lead, sentence, single_sentence
-from puidrec.auditing.yardsticks import Yardstick
+from puidrec.auditing.verdict import Lead, Yardstick, sentence, single_sentence
 
 INF = float("inf")
 AHEAD, BEHIND, OPEN = Limits(0.1, 0.05, 0.15), Limits(-0.1, -0.15, -0.05), Limits(-0.1, -0.15, 0.05)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from puidrec.auditing.audit import audit
-from puidrec.auditing.yardsticks import (
+from puidrec.auditing.verdict import (
     TIMES,
     Scenario,
     Yardstick,

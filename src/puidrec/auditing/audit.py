@@ -14,8 +14,11 @@ from typing import Any, Literal
 import numpy as np
 
 from puidrec.auditing.envelope import (
+    Tipping,
     gamma_grid,
     sharp,
+    tipping_of,
+    tipping_point,
 )
 from puidrec.auditing.estimates import Bootstrap, Limits
 from puidrec.auditing.inputs import AuditInputs
@@ -25,9 +28,7 @@ from puidrec.auditing.parts import Known, parts_of
 from puidrec.auditing.result import METRICS, AuditResult
 from puidrec.auditing.rows import Asked, Judged, choose_rows, fit_parts
 from puidrec.auditing.slots import MAX_PAIRS, SlotLead
-from puidrec.auditing.tipping import Tipping, tipping_of, tipping_point
-from puidrec.auditing.verdict import Lead, single_sentence
-from puidrec.auditing.yardsticks import Yardstick, deciding, replaced
+from puidrec.auditing.verdict import Lead, Yardstick, deciding, replaced, single_sentence
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import Protocol
 from puidrec.data.split import Split

@@ -33,14 +33,13 @@ from puidrec.auditing.slots import (
     slots_of,
     top_lists,
 )
-from puidrec.auditing.yardsticks import group_calibration
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.certify import with_checks
 from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
-from puidrec.exposure.evidence import Calibration, Evidence
+from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import Gamma, GammaSpec
 from puidrec.exposure.tilt import MIN_ROWS, TiltFit, fit_tilt, tilt_rows
 from puidrec.rng import Rng
@@ -180,11 +179,6 @@ class AuditInputs:
             seed=self.seed,
             evidence=Evidence.of_rows(self.data, self.seen, MAX_HIDING),
         )
-
-    @cached_property
-    def group_calibration(self) -> Calibration | None:
-        """The shift that hiding groups of features causes."""
-        return group_calibration(self.nominal.evidence, self.groups)
 
     @cached_property
     def gamma(self) -> Gamma:

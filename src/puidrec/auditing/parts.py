@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.auditing.diagnostics import diagnose
+from puidrec.auditing.diagnostics import SegmentSide, changes, diagnose, largest, segment_side
 from puidrec.auditing.envelope import KINDS, Pairs, band, over_grid, sharp, simultaneous_band
 from puidrec.auditing.estimates import Bootstrap, Curve
 from puidrec.auditing.inputs import AuditInputs
 from puidrec.auditing.measured import settlement
-from puidrec.auditing.segments import SegmentSide, changes, largest, segment_side
 from puidrec.auditing.slots import SlotLead
-from puidrec.auditing.yardsticks import Yardstick, benchmarks, scenarios
+from puidrec.auditing.verdict import Yardstick, benchmarks, group_calibration, scenarios
 from puidrec.evaluation.significance import resampled_sums
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.tilt import SegmentTilt
@@ -60,7 +59,7 @@ def parts_of(
         "gamma_grid": grid.tolist(),
         "envelopes": _curves(inputs, grid, bootstrap),
         "benchmarks": benchmarks(evidence.calibration, star),
-        "groups": benchmarks(inputs.group_calibration, star),
+        "groups": benchmarks(group_calibration(evidence, inputs.groups), star),
         "scenarios": scenarios(evidence.counts.rate, star),
         **_known(inputs, known),
         "uniform": None if inputs.uniform_test is None else {"n": len(inputs.uniform_test)},

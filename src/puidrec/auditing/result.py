@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json, write_text
+from puidrec.auditing.envelope import Tipping
 from puidrec.auditing.estimates import Limits
-from puidrec.auditing.tipping import Tipping
 from puidrec.auditing.verdict import Lead, gamma_text, number, sentence, why
 
 if TYPE_CHECKING:
@@ -218,28 +218,25 @@ def finite(marks: Mapping[str, float]) -> dict[str, Any]:
     return {**plain, **{f"{name}_infinite": bool(np.isinf(value)) for name, value in marks.items()}}
 
 
-def limit_values(found: Limits) -> dict[str, float | None]:
+def limit_values(found: Limits | None) -> dict[str, float | None] | None:
     """An estimate as plain values; an end that is not known is null."""
+    if found is None:
+        return None
     return {name: float(end) if np.isfinite(end) else None for name, end in found._asdict().items()}
 
 
 def lead_values(lead: Lead) -> dict[str, Any]:
     """A lead in plain values."""
-    measured = lead.measured
+    kinds = ("uniform", "adjusted", "combined")
+    found = {kind: limit_values(getattr(lead.measured, kind, None)) for kind in kinds}
+    if lead.measured is not None:
+        found["uniform"] = {**(found["uniform"] or {}), "n": lead.measured.n}
     return {
         "metric": lead.metric,
         "verdict": lead.verdict,
         "tipping": None if lead.tipping is None else tipping_values(lead.tipping),
-        "lead": None if lead.lead is None else limit_values(lead.lead),
-        "uniform": None
-        if measured is None
-        else {**limit_values(measured.uniform), "n": measured.n},
-        "adjusted": None
-        if measured is None or measured.adjusted is None
-        else limit_values(measured.adjusted),
-        "combined": None
-        if measured is None or measured.combined is None
-        else limit_values(measured.combined),
+        "lead": limit_values(lead.lead),
+        **found,
         "replaced": lead.replaced,
         "unsupported_slots": lead.unsupported,
     }
