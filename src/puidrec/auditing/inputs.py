@@ -279,20 +279,30 @@ class AuditInputs:
         return sample_users(self.seen.user, self.data.n_items, self.seed)
 
     @cached_property
-    def lists(self) -> list[tuple[np.ndarray, np.ndarray | None]] | None:
-        """Lists of the models for every part of the rows, by the fits that judge it.
+    def near_lists(self) -> list[tuple[np.ndarray, np.ndarray | None]] | None:
+        """Lists of the models for every part of the rows, by the fits that judge it, `NEAR` times
+        as long as asked.
 
         They leave out all logged pairs but those that the part judges by. None: only rated pairs
         have scores.
         """
-        scorers = [fits.scorers(self.data) for fits in self.fits]
-        if any(own is None for own in scorers):
+        every = [fit for fits in self.fits for fit in fits.parts]
+        if any(fit.scorer(self.data) is None for fit in every):
             return None
-        found: list[tuple[np.ndarray, np.ndarray | None]] = []
-        for part in range(len(self.judged.trained_on)):
-            own = [self._list(part, which) for which in range(len(self.fits))]
-            found.append((own[0][:, : self.k], own[1][:, : self.k] if self.two else None))
-        return found
+        return [
+            (self._list(part, 0), self._list(part, 1) if self.two else None)
+            for part in range(len(self.judged.trained_on))
+        ]
+
+    @cached_property
+    def lists(self) -> list[tuple[np.ndarray, np.ndarray | None]] | None:
+        """The same as long as asked."""
+        if self.near_lists is None:
+            return None
+        return [
+            (own[:, : self.k], None if other is None else other[:, : self.k])
+            for own, other in self.near_lists
+        ]
 
     def _list(self, part: int, which: int) -> np.ndarray:
         """Lists of a model for a part of the rows, or `AS_IS`; kept with its fits, which other
@@ -323,9 +333,7 @@ class AuditInputs:
     @cached_property
     def near_slots(self) -> Slots:
         """The same in lists `NEAR` times as long, where all pairs have scores."""
-        return self._slots_in(
-            [(self._list(part, 0), self._list(part, 1)) for part in range(len(self.lists or ()))]
-        )
+        return self._slots_in(self.near_lists or [])
 
     def _slots_in(self, every: list[tuple[np.ndarray, np.ndarray | None]]) -> Slots:
         rows, parts = self.rows, []
@@ -407,6 +415,12 @@ class AuditInputs:
             unit = to_unit(score, self.scales[which], self.data.scale)
             found.append(self.maps[which][1](score) if self.mapped else unit)
         return found
+
+    @cached_property
+    def uniform_predictions(self) -> list[np.ndarray]:
+        """Predictions of the uniform test rows."""
+        rows = self.uniform_test
+        return [] if rows is None else self.measured_predictions(rows)
 
     @cached_property
     def measured_lists(self) -> tuple[np.ndarray, np.ndarray] | None:

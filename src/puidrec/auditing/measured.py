@@ -68,7 +68,7 @@ def measure_error(inputs: AuditInputs) -> Measured | None:
     rows = inputs.uniform_test
     if rows is None or not inputs.two:
         return None
-    own, other = inputs.measured_predictions(rows)
+    own, other = inputs.uniform_predictions
     value = gap(own, other, inputs.outcome(rows))
     uniform = _mean(rows.user, value, np.ones(value.size), inputs.data.n_users)
     arrays, level = inputs.arrays, inputs.level
@@ -149,7 +149,7 @@ def _evidence(
     weight = np.sqrt(odds(arrays))
     log = LabelledRows(columns, arrays.label, gain, weight, arrays.user, arrays.item)
 
-    columns = features(inputs.measured_predictions(rows), inputs.nominal.propensity_of(rows))
+    columns = features(inputs.uniform_predictions, inputs.nominal.propensity_of(rows))
     slots = slots_of(inputs.listed_users, lists, rows.user, rows.item)
     gain = slots.exchanged(near, len(rows))
     drawn = LabelledRows(columns, rows.label, gain, np.ones(len(rows)), rows.user, rows.item)
@@ -276,7 +276,7 @@ def settlement(inputs: AuditInputs, rng: Rng) -> Settlement | None:
     if rows is None or not inputs.two:
         return None
     outcome = inputs.outcome(rows)
-    losses = [(np.clip(own, 0.0, 1.0) - outcome) ** 2 for own in inputs.measured_predictions(rows)]
+    losses = [(np.clip(own, 0.0, 1.0) - outcome) ** 2 for own in inputs.uniform_predictions]
     if "timestamp" in rows.frame.columns:
         order = np.argsort(rows.frame["timestamp"].to_numpy(), kind="stable")
     else:

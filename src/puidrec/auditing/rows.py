@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.auditing.models import AuditedModel
-from puidrec.auditing.slots import Scorer, SeenItems, seen_items
+from puidrec.auditing.slots import SeenItems, seen_items
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.schema import Origin, check_ids, require_columns, require_rows, to_polars
 from puidrec.data.split import Split
@@ -99,12 +99,6 @@ class Fits:
             mine = judged.part == k
             found[mine] = fit.scores(judged.rows.take(mine))
         return found
-
-    def scorers(self, data: Dataset) -> list[Scorer] | None:
-        """Scores of all items by each fit; None where only some pairs have a score."""
-        found = [fit.scorer(data) for fit in self.parts]
-        scorers = [scorer for scorer in found if scorer is not None]
-        return scorers if len(scorers) == len(found) else None
 
 
 def choose_rows(
