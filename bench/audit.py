@@ -26,7 +26,7 @@ from puidrec.auditing.audit import audit
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import read_simulation
 
-LIMIT_SECONDS, LIMIT_GIB = 90.0, 4.0
+LIMIT_SECONDS, LIMIT_GIB = 60.0, 4.0
 DIM = 16
 
 
