@@ -205,16 +205,6 @@ def test_limits_out_of_range_are_refused(refusal, limit: float) -> None:
     refusal(lambda: gamma_grid(limit), "limit")
 
 
-def test_what_cannot_be_bounded_is_refused(refusal) -> None:
-    refusal(lambda: Pairs(np.array([1.0, np.nan]), np.full(2, 0.5)), "finite")
-    refusal(lambda: Pairs(np.ones(2), np.array([0.5, 0.0])), "propensity")
-    refusal(lambda: Pairs(np.ones(2), np.ones(3)), "one length")
-    refusal(lambda: Pairs(np.ones(0), np.ones(0)), "not empty")
-    refusal(
-        lambda: over_grid(Pairs(np.ones(2), np.full(2, 0.5)), "box", np.array([0.9])), "at least 1"
-    )
-
-
 def users_rows(rng: np.random.Generator, n_users: int) -> tuple[Pairs, np.ndarray]:
     user = np.repeat(np.arange(n_users), 5)
     z = rng.normal(0.2, 0.4, n_users)[user] + rng.normal(0, 1, user.size)

@@ -68,26 +68,12 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Values and propensities of logged pairs; sorted when an envelope first needs it."""
+    """Finite values and propensities above 0 of logged pairs; sorted when an envelope first needs it."""
 
     value: np.ndarray
     propensity: np.ndarray
     stratum: np.ndarray | None = None
     """Codes 0, 1, 2, …; None: all pairs in one stratum."""
-
-    def __post_init__(self) -> None:
-        shapes = {np.shape(x) for x in (self.value, self.propensity, self.stratum) if x is not None}
-        if len(shapes) != 1 or self.value.ndim != 1 or self.value.size == 0:
-            raise InputError(
-                "values, propensities and strata must be vectors of one length, not empty",
-                found=shapes,
-            )
-        if not np.isfinite(self.value).all():
-            raise InputError("values must be finite numbers", found="NaN or infinite values")
-        if not ((self.propensity > 0.0) & (self.propensity <= 1.0)).all():
-            raise InputError(
-                "propensity out of range", expected="in (0, 1]", hint="Clip the propensities first."
-            )
 
     @cached_property
     def odds(self) -> np.ndarray:
@@ -260,9 +246,6 @@ ENVELOPES: dict[Kind, Callable[[Pairs, float], Interval]] = {
 
 def over_grid(pairs: Pairs, kind: Kind, grid: np.ndarray) -> Curve:
     """An envelope for every Γ of a grid, one number for all pairs."""
-    wrong = grid[~((grid >= 1.0) & (grid < np.inf))]
-    if wrong.size:
-        raise InputError("Γ out of range", found=float(wrong[0]), expected="finite and at least 1")
     return Curve(*np.array([ENVELOPES[kind](pairs, float(gamma)) for gamma in grid]).T)
 
 
