@@ -17,6 +17,7 @@ from puidrec.comparing.run import claim, run_jobs, run_one
 from puidrec.data.split import Split
 from puidrec.evaluation import evaluate_scores
 from puidrec.report.reproduce import ALS, field_text, paper_text
+from puidrec.reproduce.grids import FIELD_METHODS, PAPER_METHODS
 from puidrec.reproduce.run import (
     ReproductionPlan,
     plan_reproduction,
@@ -26,6 +27,7 @@ from puidrec.reproduce.run import (
 )
 
 __all__ = ["field_text", "measure_field", "measure_paper", "paper_text"]
+FITS = {"paper": (*PAPER_METHODS, "item-rate"), "field": FIELD_METHODS}
 SEEDS = 1
 """Intervals are over users."""
 METRICS = ("uauc", "ndcg@5", "auc")

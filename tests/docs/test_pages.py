@@ -126,6 +126,15 @@ def test_only_fits_of_a_changed_method_are_of_another_version(
     assert made.version("dr", folder=golden) == before["dr"]
 
 
+def test_a_page_that_fits_no_changed_method_is_stamped_anew(made: ModuleType) -> None:
+    page = made.PAGES["scaling"]
+    kept = {"fits": made.version(*page.methods), "quick": False, "figures": {"unfinished": 0}}
+    assert made.unchanged(page, kept)
+    assert not made.unchanged(page, {**kept, "figures": {"unfinished": 2}})
+    assert not made.unchanged(page, {**kept, "fits": "of other scores"})
+    assert not made.unchanged(made.PAGES["guarantees"], kept)
+
+
 def test_the_plan_names_what_pages_are_made_of(made: ModuleType) -> None:
     said = made.plan(made.PAGES)
     assert all(f"{name}: " in said for name in made.PAGES)
