@@ -36,15 +36,13 @@ def run_parts(
                 return  # what is under way ends; nothing else begins
             yield joblib.delayed(_one)(name, *part)
 
-    costs = costs_of(folder)
     pool = joblib.Parallel(
         n_jobs=workers, return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1
     )
     with joblib.parallel_config("loky", inner_max_num_threads=1):
         for count, (name, found, seconds) in enumerate(pool(calls()), 1):
             write_json(folder / f"{name}.json", found)
-            costs[name] = round(seconds, 2)
-            write_json(folder / COSTS, costs)
+            write_json(folder / COSTS, {**costs_of(folder), name: round(seconds, 2)})
             print(f"{folder.name} {count}/{len(waiting)} {name} {seconds:.1f} s", flush=True)
     files = {name: folder / f"{name}.json" for name in parts}
     results = {
