@@ -68,6 +68,12 @@ class Page:
     minutes: float
     """What it may take with two processes."""
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """What it fits, where its module says so: other methods may change without it."""
+        fits = getattr(importlib.import_module(self.module), "FITS", {})
+        return tuple(fits.get(self.name, ()))
+
     def measure(self, ask: Ask) -> Figures:
         """Plain values; `unfinished` counts the parts that time did not allow."""
         found: Figures = getattr(importlib.import_module(self.module), f"measure_{self.name}")(ask)
