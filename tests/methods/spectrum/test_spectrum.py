@@ -12,7 +12,6 @@ from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
 from puidrec.exposure.sign_check import CLEAR_T
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.spectrum.blend import Sum
 from puidrec.methods.spectrum.from_log import (
     COARSE,
     EXPOSURE,
@@ -22,7 +21,7 @@ from puidrec.methods.spectrum.from_log import (
     label_free_order,
     modulators,
 )
-from puidrec.methods.spectrum.terms import Term, compress, spread
+from puidrec.methods.spectrum.terms import Term, compress, gathered, spread
 from puidrec.model import Recommender
 from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Settings
@@ -93,27 +92,23 @@ def test_blocks_of_entities_give_the_same_compression(monkeypatch) -> None:
 def test_spreads_are_those_of_all_pairs() -> None:
     draw = np.random.default_rng(2)
     one, other = random_term(draw, 3), random_term(draw, 2)
-    assert spread(one.scores) == pytest.approx(matrix(one).std(), rel=1e-6)
-    assert spread(one.scores, other.scores) == pytest.approx(
-        (matrix(one) - matrix(other)).std(), rel=1e-6
-    )
+    other = replace(other, weight=-2.0, item_scale=draw.standard_normal(20))
+    assert spread([one]) == pytest.approx(matrix(one).std(), rel=1e-6)
+    assert spread([one, other]) == pytest.approx((matrix(one) + matrix(other)).std(), rel=1e-6)
 
 
 def test_terms_of_the_same_scores_are_added_up() -> None:
     draw = np.random.default_rng(3)
     base, other = random_term(draw, 3), random_term(draw, 2)
     added = [
+        base,
         replace(base, weight=-0.3, user_scale=draw.standard_normal(30)),
         replace(base, weight=2.0, item_scale=draw.standard_normal(20)),
         replace(other, weight=0.4),
     ]
-    total = Sum(base)
-    for term in added:
-        total.add(term)
-    assert len(total.terms) == 3
-    np.testing.assert_allclose(
-        sum(map(matrix, total.terms)), sum(map(matrix, [base, *added])), atol=1e-10
-    )
+    few = gathered(added)
+    assert len(few) == 3
+    np.testing.assert_allclose(sum(map(matrix, few)), sum(map(matrix, added)), atol=1e-10)
 
 
 def test_rows_that_calibrate_are_uniform_outside_the_log_and_reported(world, model) -> None:

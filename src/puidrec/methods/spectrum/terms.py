@@ -1,11 +1,11 @@
-"""A sum of low-rank scores with weights that may vary by user and item, and its compression to few
-columns."""
+"""Sums of low-rank scores with weights that may vary by user or by item, and their compression to
+few columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ ROWS = 16_384
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """weight · user_scale_u · item_scale_i · scores_ui."""
+    """weight · user_scale_u · item_scale_i · scores_ui; at most one scale varies."""
 
     name: str
     scores: LowRank
@@ -32,8 +32,8 @@ class Term:
     """The stage of training that made the scores; empty where no parameters did."""
 
     def at(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
-        """Values of pairs, without the weight."""
-        values = pair_scores(self.scores, user, item).astype(np.float64)
+        """Values of pairs."""
+        values = self.weight * pair_scores(self.scores, user, item).astype(np.float64)
         for scale, code in ((self.user_scale, user), (self.item_scale, item)):
             values = values if scale is None else values * scale[code]
         return values
@@ -54,6 +54,34 @@ class Term:
         return (left @ right.mean(0)).numpy(), (right @ left.mean(0)).numpy()
 
 
+def one(n_users: int, n_items: int) -> Term:
+    """The score 1 of every pair."""
+    return Term("one", LowRank.of(torch.ones(n_users, 1), torch.ones(n_items, 1)))
+
+
+def spread(terms: Sequence[Term]) -> float:
+    """Standard deviation of a sum over all pairs: exact, by Gram matrices."""
+    left, right = (torch.cat([*_rows(terms, side)]) for side in ("left", "right"))
+    left, mean = left - left.mean(0), left.mean(0)
+    within = ((left.T @ left) * (right.T @ right)).sum() / (len(left) * len(right))
+    return float((within + (right @ mean).var(correction=0)).clamp_min(0.0).sqrt())
+
+
+def gathered(terms: Sequence[Term]) -> list[Term]:
+    """The same sum with one term per scores, or two where weights vary by user and by item."""
+    found: dict[tuple[int, str], Term] = {}
+    for term in terms:
+        side, own, size = "user_scale", term.user_scale, term.scores.n_users
+        if term.item_scale is not None:
+            side, own, size = "item_scale", term.item_scale, term.scores.n_items
+        scale = term.weight * (np.ones(size) if own is None else own)
+        key = id(term.scores), side
+        if key in found:
+            scale = scale + getattr(found[key], side)
+        found[key] = replace(found.get(key, term), weight=1.0, **{side: scale})
+    return list(found.values())
+
+
 class Compressed(NamedTuple):
     """Scores of fewer columns, the maps that took the long rows of both sides there, and the share
     of squares kept."""
@@ -62,25 +90,6 @@ class Compressed(NamedTuple):
     users: Tensor
     items: Tensor
     kept: float
-
-
-def one(n_users: int, n_items: int) -> LowRank:
-    """The score 1 of every pair."""
-    return LowRank.of(torch.ones(n_users, 1), torch.ones(n_items, 1))
-
-
-def spread(scores: LowRank, less: LowRank | None = None) -> float:
-    """Standard deviation of scores, or of a difference of two, over all pairs: exact, by Gram
-    matrices."""
-    both = (scores,) if less is None else (scores, less)
-    left = torch.cat([part.lefts[0].cpu().double() for part in both], 1)
-    right = torch.cat(
-        [part.rights[0].cpu().double() * (1.0 - 2.0 * k) for k, part in enumerate(both)], 1
-    )
-    left, mean = left - left.mean(0), left.mean(0)
-    pairs = left.shape[0] * right.shape[0]
-    within = ((left.T @ left) * (right.T @ right)).sum() / pairs
-    return float((within + (right @ mean).var(correction=0)).clamp_min(0.0).sqrt())
 
 
 def compress(terms: Sequence[Term], most: int) -> Compressed:
@@ -92,37 +101,25 @@ def compress(terms: Sequence[Term], most: int) -> Compressed:
     U S, the factors Q_l U S^½ = L (T_rᵀ V S^-½) and Q_r V S^½ = R (T_lᵀ U S^-½) need neither Q nor
     an inverse of T.
     """
-    users, items = terms[0].scores.n_users, terms[0].scores.n_items
-    t_left = _triangle(torch.cat([term.left(rows) for term in terms], 1) for rows in _blocks(users))
-    t_right = _triangle(
-        torch.cat([term.right(rows) for term in terms], 1) for rows in _blocks(items)
-    )
+    t_left, t_right = (_triangle(_rows(terms, side)) for side in ("left", "right"))
     u, s, v = torch.linalg.svd(t_left @ t_right.T, full_matrices=False)
     rank = max(min(most, int((s > 1e-9 * s[0]).sum())), 1)
     root = s[:rank].clamp_min(1e-300).sqrt()
     to_users, to_items = t_right.T @ v[:rank].T / root, t_left.T @ u[:, :rank] / root
-    right = torch.cat(
-        [torch.cat([term.right(rows) for term in terms], 1) @ to_items for rows in _blocks(items)]
-    )
-    largest = right.gather(0, right.abs().argmax(0, keepdim=True))
-    sign = torch.where(
-        largest < 0.0, -1.0, 1.0
-    ).double()  # else rounding may turn a direction round
-    to_users, to_items = to_users * sign, to_items * sign
-    left = torch.cat(
-        [
-            (torch.cat([term.left(rows) for term in terms], 1) @ to_users).float()
-            for rows in _blocks(users)
-        ]
-    )
+    right = torch.cat([rows @ to_items for rows in _rows(terms, "right")])
+    # the largest of each column is made positive, else rounding may turn a direction round
+    sign = right.gather(0, right.abs().argmax(0, keepdim=True)).sign()
+    left = torch.cat([rows @ (to_users * sign) for rows in _rows(terms, "left")])
     kept = float((s[:rank] ** 2).sum() / (s**2).sum().clamp_min(1e-300))
-    return Compressed(
-        LowRank.of(left.contiguous(), (right * sign).float().contiguous()), to_users, to_items, kept
-    )
+    found = LowRank.of(left.float(), (right * sign).float())
+    return Compressed(found, to_users * sign, to_items * sign, kept)
 
 
-def _blocks(n: int) -> list[slice]:
-    return [slice(start, start + ROWS) for start in range(0, n, ROWS)]
+def _rows(terms: Sequence[Term], side: Literal["left", "right"]) -> Iterator[Tensor]:
+    """One side of all terms, side by side, some entities at a time."""
+    scores = terms[0].scores
+    for start in range(0, scores.n_users if side == "left" else scores.n_items, ROWS):
+        yield torch.cat([getattr(term, side)(slice(start, start + ROWS)) for term in terms], 1)
 
 
 def _triangle(blocks: Iterator[Tensor]) -> Tensor:
