@@ -67,10 +67,12 @@ def test_given_the_deviations_it_is_the_dense_gaussian_posterior() -> None:
     rows = mixture.Rows(np.column_stack([*columns.values(), y]), Codes(user, item, (25, 12)))
     widths = {name: x.shape[1] for name, x in columns.items()}
     regression = mixture.Regression(rows, y.size, widths)
-    q, volume = regression.given(log_ratio)
-    own = -0.5 * (q / sigma**2 + volume + y.size * np.log(2.0 * np.pi * sigma**2))
-    assert own[0] == pytest.approx(log_likelihood, rel=1e-9)
-    found = regression.posterior(mixture.Draws(log_ratio, np.log([sigma]), np.ones(1)))
+    given = regression.given(log_ratio)
+    own = given.quadratic / sigma**2 + given.log_det + y.size * np.log(2.0 * np.pi * sigma**2)
+    assert -0.5 * own[0] == pytest.approx(log_likelihood, rel=1e-9)
+    found = regression.posterior(
+        mixture.Draws(log_ratio, np.log([sigma]), np.zeros(1), given.mean, given.covariance)
+    )
     np.testing.assert_allclose(found.coefficient, mean[:7], atol=1e-10)
     np.testing.assert_allclose(found.sides[0].mean, mean[7:32], atol=1e-10)
     np.testing.assert_allclose(found.sides[1].mean, mean[32:], atol=1e-10)

@@ -170,19 +170,40 @@ def _indicators(code: np.ndarray, size: int) -> sparse.csr_array:
 
 
 class Draws(NamedTuple):
-    """Sets of standard deviations with their weights."""
+    """Sets of standard deviations, and what each makes of the rows."""
 
     log_ratio: np.ndarray
     """log τ/σ of the groups and, where there are effects, of users and items: [draws, ratios]."""
     log_sigma: np.ndarray
-    weight: np.ndarray
-    """Sum 1."""
-    log_evidence: float = 0.0
+    log_weight: np.ndarray
+    mean: np.ndarray
+    """Of β, [draws, columns]."""
+    covariance: np.ndarray
+    """Of β for σ = 1, [draws, columns, columns]."""
 
     @property
-    def effective(self) -> float:
-        """How many draws of equal weight these are worth."""
-        return float(1.0 / np.sum(self.weight**2))
+    def weight(self) -> np.ndarray:
+        """Sum 1."""
+        return _share(self.log_weight)
+
+
+class Given(NamedTuple):
+    """What the rows say under given ratios: y ~ N(0, σ²V), and β with σ = 1."""
+
+    quadratic: np.ndarray
+    """yᵀV⁻¹y."""
+    log_det: np.ndarray
+    """log |V|."""
+    mean: np.ndarray
+    covariance: np.ndarray
+
+
+def _by_place(log_ratio: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """The places of `RATIOS` that ratios of effects are nearest to, and the draws at each."""
+    place = np.searchsorted((RATIOS[1:] + RATIOS[:-1]) / 2.0, np.exp(log_ratio))
+    different, which = np.unique(place, axis=0, return_inverse=True)
+    for k, at in enumerate(different):
+        yield tuple(map(int, at)), np.flatnonzero(which.ravel() == k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,88 +220,66 @@ class Regression:
         """What has a standard deviation, but for the noise."""
         return (*self.widths, *(("users", "items") if self.rows.codes is not None else ()))
 
-    def _by_point(self, log_ratio: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-        """The places of `RATIOS` that draws are nearest to, and which draws."""
-        edges = (RATIOS[1:] + RATIOS[:-1]) / 2.0
-        point = np.searchsorted(edges, np.exp(log_ratio[:, len(self.widths) :]))
-        different, which = np.unique(point, axis=0, return_inverse=True)
-        for k, at in enumerate(different):
-            yield tuple(map(int, at)), np.flatnonzero(which.ravel() == k)
-
-    def _scaled(
-        self, log_ratio: np.ndarray, gram: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The diagonal of S, S XᵀW⁻¹y and M = I + S XᵀW⁻¹X S of draws, S = diag(τ_g/σ √K_g)."""
+    def given(self, log_ratio: np.ndarray) -> Given:
+        """With S = diag(τ_g/σ √K_g), V = W + X S² Xᵀ and M = I + S XᵀW⁻¹X S: β has covariance C = S
+        M⁻¹ S and mean C XᵀW⁻¹y, yᵀV⁻¹y = yᵀW⁻¹y − yᵀW⁻¹X C XᵀW⁻¹y, and |V| = |W| |M|."""
         width = np.array([*self.widths.values()])
-        s = np.exp(log_ratio[:, : width.size]) / np.sqrt(width)
-        s = np.repeat(s, width, axis=1)
-        return (
-            s,
-            s * gram[:-1, -1],
-            np.eye(s.shape[1]) + s[:, :, None] * gram[:-1, :-1] * s[:, None],
-        )
+        s = np.repeat(np.exp(log_ratio[:, : width.size]) / np.sqrt(width), width, axis=1)
+        n, k = s.shape
+        found = Given(np.zeros(n), np.zeros(n), np.zeros((n, k)), np.zeros((n, k, k)))
+        for place, at in _by_place(log_ratio[:, width.size :]):
+            gram, log_det = self.rows.whitened(place)
+            x, c, yy = gram[:-1, :-1], gram[:-1, -1], gram[-1, -1]
+            scale = s[at][:, :, None] * s[at][:, None]
+            m = np.eye(k) + scale * x
+            found.covariance[at] = scale * np.linalg.inv(m)
+            found.mean[at] = found.covariance[at] @ c
+            found.quadratic[at] = np.maximum(yy - found.mean[at] @ c, 1e-12)
+            found.log_det[at] = np.linalg.slogdet(m)[1] + log_det
+        return found
 
-    def given(self, log_ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Q = yᵀV⁻¹y and log |V| of y ~ N(0, σ²V), V = W + X S² Xᵀ.
-
-        log |V| = log |W| + log |M|, and Q = yᵀW⁻¹y − ‖M^-½ S XᵀW⁻¹y‖².
-        """
-        quadratic, volume = np.zeros(len(log_ratio)), np.zeros(len(log_ratio))
-        for point, at in self._by_point(log_ratio):
-            gram, log_det = self.rows.whitened(point)
-            _, c, m = self._scaled(log_ratio[at], gram)
-            factor = np.linalg.cholesky(m)
-            half = np.linalg.solve(factor, c[..., None])[..., 0]
-            quadratic[at] = np.maximum(gram[-1, -1] - (half**2).sum(1), 1e-12)
-            volume[at] = 2.0 * np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(1) + log_det
-        return quadratic, volume
-
-    def log_prior(self, log_ratio: np.ndarray, log_sigma: np.ndarray) -> np.ndarray:
-        """Half-normal densities, of logarithms."""
-        log_sd = np.column_stack([log_ratio + log_sigma[:, None], log_sigma])
+    def log_prior(self, log_sd: np.ndarray) -> np.ndarray:
+        """Half-normal densities of standard deviations, of their logarithms."""
         scale = np.array([SCALES[name] for name in (*self.names, "noise")])
-        return np.sum(log_sd - np.log(scale) - 0.5 * (np.exp(log_sd) / scale) ** 2, axis=1) + (
-            0.5 * scale.size * np.log(2.0 / np.pi)
-        )
+        each = log_sd - np.log(scale) - 0.5 * (np.exp(log_sd) / scale) ** 2
+        return np.asarray(each.sum(1) + 0.5 * scale.size * np.log(2.0 / np.pi))
 
     def posterior(self, draws: Draws) -> Posterior:
-        """Moments over the draws: β has mean S M⁻¹ S XᵀW⁻¹y and covariance σ² S M⁻¹ S."""
-        sigma2, width = np.exp(2.0 * draws.log_sigma), sum(self.widths.values())
-        mean, second, counted = np.zeros(width), np.zeros((width, width)), 0.0
-        effects = list[list[Side]]()
-        for point, at in self._by_point(draws.log_ratio):
-            s, c, m = self._scaled(draws.log_ratio[at], self.rows.whitened(point)[0])
-            inverse, w = np.linalg.inv(m), draws.weight[at]
-            beta = s * (inverse @ c[..., None])[..., 0]
-            second += np.einsum("d,dk,dkl,dl->kl", w * sigma2[at], s, inverse, s)
-            second += (beta.T * w) @ beta
-            mean += w @ beta
-            if (share := float(w.sum())) > NEGLIGIBLE:
+        """Moments over the draws."""
+        weight, sigma2 = draws.weight, np.exp(2.0 * draws.log_sigma)
+        mean = weight @ draws.mean
+        second = np.einsum("d,dkl->kl", weight * sigma2, draws.covariance)
+        second += (draws.mean.T * weight) @ draws.mean
+        effects, counted = list[list[Side]](), 0.0
+        for place, at in _by_place(draws.log_ratio[:, len(self.widths) :]):
+            w, share = weight[at], float(weight[at].sum())
+            if share > NEGLIGIBLE:
                 counted += share
                 effects.append(
                     [
                         Side(
-                            share * one.mean - one.slope @ (w @ beta),
+                            share * one.mean - one.slope @ (w @ draws.mean[at]),
                             one.variance * (w @ sigma2[at]),
                             share * one.slope,
                         )
-                        for one in self.rows.effects(point)
+                        for one in self.rows.effects(place)
                     ]
                 )
         sides = tuple(
             Side(*(sum(part) / counted for part in zip(*side, strict=True)))
             for side in zip(*effects, strict=True)
         )
-        log_sd = np.column_stack([draws.log_ratio + draws.log_sigma[:, None], draws.log_sigma])
-        names = (*self.names, "noise")
+        sd = np.exp(np.column_stack([draws.log_ratio, np.zeros(weight.size)])).T @ (
+            weight * np.sqrt(sigma2)
+        )
         return Posterior(
             mean,
             second - np.outer(mean, mean),
             sides,
-            float(draws.weight @ sigma2),
-            dict(zip(names, (draws.weight @ np.exp(log_sd)).tolist(), strict=True)),
-            draws.effective,
-            draws.log_evidence,
+            float(weight @ sigma2),
+            dict(zip((*self.names, "noise"), sd.tolist(), strict=True)),
+            _effective(weight),
+            float(logsumexp(draws.log_weight) - np.log(weight.size)),
         )
 
 
@@ -335,38 +334,37 @@ def importance_sample(regression: Regression, rng: np.random.Generator) -> Draws
     Ratios leave a quadratic form Q of the rows, so that σ² is close to Q/n: log σ is drawn around
     that, however many rows there are.
     """
-    n, names = regression.n, regression.names
-    scale = np.array([SCALES[name] for name in names])
+    n, scale = regression.n, np.array([SCALES[name] for name in regression.names])
     sigma = np.clip(np.sqrt(regression.rows.gram[-1, -1] / n), 1e-3, 1.0)
     proposals = [Proposal(np.log(scale / sigma) - 0.6, 1.1 * np.eye(scale.size))]
-    parts = list[tuple[np.ndarray, ...]]()
+    rounds = list[Draws]()
     while True:
         log_ratio = proposals[-1].draw(rng)
-        quadratic, volume = regression.given(log_ratio)
+        given = regression.given(log_ratio)
         step, width = rng.standard_t(FREEDOM, DRAWS), 1.0 / np.sqrt(2.0 * n)
-        log_sigma = 0.5 * np.log(quadratic / n) + width * step
-        target = regression.log_prior(log_ratio, log_sigma) - 0.5 * (
-            quadratic * np.exp(-2.0 * log_sigma) + volume + n * np.log(2.0 * np.pi)
+        log_sigma = 0.5 * np.log(given.quadratic / n) + width * step
+        log_sd = np.column_stack([log_ratio + log_sigma[:, None], log_sigma])
+        target = regression.log_prior(log_sd) - 0.5 * (
+            given.quadratic * np.exp(-2.0 * log_sigma)
+            + given.log_det
+            + n * (2.0 * log_sigma + np.log(2.0 * np.pi))
         )
-        target -= n * log_sigma + _log_student(step**2, 1) - np.log(width)
-        parts.append((log_ratio, log_sigma, target))
-        log_ratio, log_sigma, target = (np.concatenate(part) for part in zip(*parts, strict=True))
-        density = logsumexp([one.log_density(log_ratio) for one in proposals], axis=0)
-        log_weight = target - density + np.log(len(proposals))
-        evidence = float(logsumexp(log_weight) - np.log(log_weight.size))
-        draws = Draws(log_ratio, log_sigma, _share(log_weight), evidence)
-        if len(parts) == MOST_ROUNDS or (len(parts) >= ROUNDS and draws.effective >= ENOUGH):
+        target -= _log_student(step**2, 1) - np.log(width)
+        rounds.append(Draws(log_ratio, log_sigma, target, given.mean, given.covariance))
+        draws = Draws(*(np.concatenate(part) for part in zip(*rounds, strict=True)))
+        density = logsumexp([one.log_density(draws.log_ratio) for one in proposals], axis=0)
+        draws = draws._replace(log_weight=draws.log_weight - density + np.log(len(proposals)))
+        enough = len(rounds) >= ROUNDS and _effective(draws.weight) >= ENOUGH
+        if enough or len(rounds) == MOST_ROUNDS:
             return draws
-        proposals.append(_around(log_ratio, log_weight))
+        proposals.append(_around(draws.log_ratio, draws.log_weight))
 
 
 def _around(log_ratio: np.ndarray, log_weight: np.ndarray) -> Proposal:
     """Around the weighted draws. Weights are tempered as far as few draws have most of them: a
     proposal that is too wide costs draws, one that is too narrow costs the truth."""
-    power, weight = 1.0, _share(log_weight)
-    while 1.0 / np.sum(weight**2) < FEWEST:
-        power *= 0.8
-        weight = _share(power * log_weight)
+    while _effective(weight := _share(log_weight)) < FEWEST:
+        log_weight = 0.8 * log_weight
     d = log_ratio.shape[1]
     covariance = np.cov(log_ratio.T, aweights=weight, ddof=0).reshape(d, d) + 1e-8 * np.eye(d)
     return Proposal(weight @ log_ratio, np.linalg.cholesky(covariance))
@@ -374,3 +372,8 @@ def _around(log_ratio: np.ndarray, log_weight: np.ndarray) -> Proposal:
 
 def _share(log_weight: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(log_weight - logsumexp(log_weight)))
+
+
+def _effective(weight: np.ndarray) -> float:
+    """How many draws of equal weight these are worth."""
+    return float(1.0 / np.sum(weight**2))
