@@ -14,7 +14,8 @@ from puidrec.exposure.sign_check import CLEAR_T
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.from_log import (
     COARSE,
-    EXPOSURE,
+    FINE,
+    FINE_RATED,
     RANK,
     RATED,
     exposure_scores,
@@ -298,10 +299,15 @@ def test_names_of_users_and_items_decide_neither_folds_nor_exposure_factors(worl
 def test_exposure_scores_are_cut_at_their_ranks(world) -> None:
     prepared = Prepared.of(world.data, world.data.split("rd", 0), Settings.of("spectrum", dim=3))
     found = exposure_scores(prepared.log.ratings)
-    coarse, fine, rated = (found[name].lefts[0] for name in (f"exposure {COARSE}", EXPOSURE, RATED))
-    assert len(found) == 3
-    assert rated.shape[1] == fine.shape[1] == RANK - 1
-    np.testing.assert_array_equal(fine[:, : COARSE - 1].numpy(), coarse.numpy())
+    assert list(found) == [f"exposure {rank}" for rank in (COARSE, RANK, FINE)] + [
+        RATED,
+        FINE_RATED,
+    ]
+    whole = found[f"exposure {FINE}"].lefts[0]
+    assert whole.shape[1] == 38  # 40 items; the leading direction is off
+    for rank in (COARSE, RANK):
+        own = found[f"exposure {rank}"].lefts[0]
+        np.testing.assert_array_equal(own.numpy(), whole[:, : rank - 1].numpy())
 
 
 def test_the_level_of_users_is_their_shrunk_mean_rating(world) -> None:

@@ -22,6 +22,7 @@ from puidrec.exposure.sign_check import CLEAR_T
 from puidrec.methods.prepare import Prepared, UniformRows
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.methods.spectrum.from_log import (
+    FINE_RATED,
     OutOfFold,
     exposure_scores,
     label_free_order,
@@ -181,13 +182,14 @@ def _mix_by_log(
     """The prior, and exposure scores with the weights that logged ratings ask for.
 
     Columns are centred on logged pairs: there the sum is what `mf` says, and where exposure is
-    lower, so are ratings.
+    lower, so are ratings. Ratings are reconstructed coarsely only: logged rows favour fine ones
+    whether or not exposure shows taste.
     """
     notes: dict[str, Any] = {"calibrated_on": "none"}
     if shown is None:
         return Mixed([centre], notes)
     notes["sign_check"] = {"t": round(shown.sign.t, 2), "rows": shown.sign.rows}
-    columns = [column for column in factors if column.name in shown.exposure]
+    columns = [one for one in factors if one.name in {*shown.exposure} - {FINE_RATED}]
     if not columns:
         return Mixed([centre], notes)
     x = np.column_stack(

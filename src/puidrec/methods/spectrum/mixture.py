@@ -42,7 +42,7 @@ SCALES = {
 """Half-normal priors of standard deviations, for ratings in 0..1."""
 RATIOS = np.array([0.0, 0.1, 0.2, 0.35, 0.6, 1.0])
 """τ/σ of user and item effects, as the likelihood has them."""
-ROUNDS, MOST_ROUNDS, DRAWS = 4, 8, 200
+ROUNDS, MOST_ROUNDS, DRAWS = 4, 20, 200
 ENOUGH, FEWEST = 100.0, 25.0
 """Effective draws at which rounds end, and of which a proposal is made at least."""
 FREEDOM = 5.0
