@@ -71,7 +71,7 @@ class Page:
     @property
     def methods(self) -> tuple[str, ...]:
         """What it fits, where its module says so: other methods may change without it."""
-        fits = getattr(importlib.import_module(self.module), "FITS", {})
+        fits = getattr(importlib.import_module(self.module), "PAGE_METHODS", {})
         return tuple(fits.get(self.name, ()))
 
     def measure(self, ask: Ask) -> Figures:

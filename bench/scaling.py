@@ -17,7 +17,7 @@ from pages import Ask, version
 from puidrec.atomic import write_json
 from puidrec.report.reproduce import table
 
-FITS = {"scaling": ("dr",)}
+PAGE_METHODS = {"scaling": ("dr",)}
 HERE = Path(__file__).parent
 WAYS: dict[str, list[str]] = {
     "memory": [],
@@ -98,7 +98,7 @@ def measure_scaling(ask: Ask) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         for size, ways in sizes.items():
             for way in ways:
-                file = ask.folder / f"{size} {way} {version(*FITS['scaling'])}.json"
+                file = ask.folder / f"{size} {way} {version(*PAGE_METHODS['scaling'])}.json"
                 if not file.exists() and time.monotonic() < end:
                     folder = Path(temporary) / size
                     folder.mkdir(exist_ok=True)

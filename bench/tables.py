@@ -27,7 +27,7 @@ from puidrec.reproduce.run import (
 )
 
 __all__ = ["field_text", "measure_field", "measure_paper", "paper_text"]
-FITS = {"paper": (*PAPER_METHODS, "item-rate"), "field": FIELD_METHODS}
+PAGE_METHODS = {"paper": (*PAPER_METHODS, "item-rate"), "field": FIELD_METHODS}
 SEEDS = 1
 """Intervals are over users."""
 METRICS = ("uauc", "ndcg@5", "auc")

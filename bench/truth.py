@@ -167,7 +167,7 @@ FITTED = {
     "learned": ("spectrum", "puid-dr", "mf"),
 }
 """The methods that parts of a kind fit."""
-FITS = {"truth": tuple(sorted({name for methods in FITTED.values() for name in methods}))}
+PAGE_METHODS = {"truth": tuple(sorted({name for methods in FITTED.values() for name in methods}))}
 
 
 def measure_truth(ask: Ask) -> dict[str, Any]:
