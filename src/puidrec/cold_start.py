@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from puidrec.data.schema import MAX_FEATURE, Origin
-from puidrec.entities import Side
+from puidrec.entities import SIDES, Side
 from puidrec.errors import InputError
 from puidrec.features.encode import ColumnEncoder, FeatureEncoder
 from puidrec.methods.problem import with_prefix
@@ -100,8 +100,7 @@ class ColdStart:
 def _encoders(model: Recommender) -> dict[Side, FeatureEncoder]:
     """How the side tables of training were encoded; a side without features has none."""
     found: dict[Side, FeatureEncoder] = {}
-    sides: tuple[Side, ...] = ("user", "item")
-    for side in sides if model.settings.spec.trains else ():
+    for side in SIDES if model.settings.spec.trains else ():
         state: list[Mapping[str, Any]] = list(model.encoders_.get(f"{side}_id", []))
         try:
             encoder = FeatureEncoder.from_state(state)

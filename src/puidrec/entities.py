@@ -25,8 +25,10 @@ from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     from puidrec.cold_start import ColdStart
+    from puidrec.model import Recommender
 
 Side = Literal["user", "item"]
+SIDES: tuple[Side, Side] = ("user", "item")
 PairsByUser = tuple[np.ndarray, np.ndarray]
 """Items of user u are items[row_start[u]:row_start[u + 1]], in order: row_start and items."""
 CALIBRATED = "calibrated.pairs"
@@ -135,6 +137,13 @@ class Entities:
     factors: np.ndarray
     n_trained: int | None = None
     """How many of them were in training; those after them are known by features only. None: all."""
+
+    @classmethod
+    def of(cls, model: Recommender, side: Side) -> Entities:
+        """Those of training."""
+        if side == "user":
+            return cls(model.user_ids_, model.user_factors_)
+        return cls(model.item_ids_, model.item_factors_)
 
     @cached_property
     def with_average(self) -> np.ndarray:

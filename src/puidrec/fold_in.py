@@ -39,14 +39,21 @@ from puidrec.data.schema import (
     to_polars,
     with_our_names,
 )
-from puidrec.entities import PairsByUser, Side, joined_ids, merged_pairs, require_same_type
+from puidrec.entities import (
+    SIDES,
+    Entities,
+    PairsByUser,
+    Side,
+    joined_ids,
+    merged_pairs,
+    require_same_type,
+)
 from puidrec.errors import InputError
 from puidrec.evaluation.ranking import ranges
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender
 
-SIDES: tuple[Side, Side] = ("user", "item")
 CELLS, ENTITIES = 2**21, 256
 """Numbers gathered at once (16 MB), and most entities, so that they stay near the processor."""
 SMALL = 1e-6
@@ -55,8 +62,6 @@ directions."""
 DEFAULT_NOISE = 0.05
 """Mean squared error of ratings on 0..1 where a model does not know its own (folders of earlier
 versions)."""
-OF_THE_FIT = ("path.", "posterior.")
-"""Parameters that know the users and items of the fit only, as these stood then."""
 
 
 class Rows(NamedTuple):
@@ -194,7 +199,7 @@ def scores_at(left: np.ndarray, right: np.ndarray, u: np.ndarray, i: np.ndarray)
 
 def prior_of(model: Recommender, side: Side) -> Prior:
     """What the factors of a side are pulled to, and how strongly; made once per fit."""
-    factors = _factors(model, side)
+    factors = Entities.of(model, side).factors
     made_from, prior = model._priors.get(side, (None, None))
     if prior is None or made_from is not factors:
         prior = own_l2(model, side) or _population(model, side)
@@ -211,7 +216,7 @@ def own_l2(model: Recommender, side: Side) -> Prior | None:
     (`phi.mean`). The loss is Σ (s − r)² + ρ ‖vector and bias‖², ρ = l2 · rows per entity.
     """
     settings, own = model.settings, model.parameters_.get(f"phi.{side}_towers.0.weight")
-    l2, dim, factors = model.l2_, model.dim_, _factors(model, side)
+    l2, dim, factors = model.l2_, model.dim_, Entities.of(model, side).factors
     solved = model.report_.get("solver") == "least-squares" and settings.loss == "squared"
     if settings.method != "mf" or not solved or l2 <= 0.0 or "phi.mean" not in model.parameters_:
         return None
@@ -226,7 +231,7 @@ def own_l2(model: Recommender, side: Side) -> Prior | None:
 
 def _population(model: Recommender, side: Side) -> Prior:
     """Entities drawn like those of training: their mean, and the directions in which they differ."""
-    factors = _factors(model, side).astype(np.float64)
+    factors = Entities.of(model, side).factors.astype(np.float64)
     mean, by_seen = factors.mean(0), None
     noise = float(model.report_.get("training_mse", DEFAULT_NOISE))
     if side == "user" and model.settings.method == "spectrum":
@@ -234,10 +239,6 @@ def _population(model: Recommender, side: Side) -> Prior:
         by_seen = BySeen.of(factors, model.item_factors_.astype(np.float64), seen)
     every = np.broadcast_to(mean, factors.shape)
     return Prior(every, _directions(factors - mean), max(noise, 1e-6), by_seen=by_seen)
-
-
-def _factors(model: Recommender, side: Side) -> np.ndarray:
-    return model.user_factors_ if side == "user" else model.item_factors_
 
 
 def is_foldable(model: Recommender) -> bool:
@@ -341,17 +342,16 @@ def _with_users(
 
 
 def _without_the_fit(model: Recommender) -> dict[str, torch.Tensor]:
-    """Parameters without those of the fit's own users and items."""
-    return {
-        name: value for name, value in model.parameters_.items() if not name.startswith(OF_THE_FIT)
-    }
+    """Parameters without those of the fit's own users and items, as these stood then."""
+    of_the_fit = ("path.", "posterior.")
+    return {name: own for name, own in model.parameters_.items() if not name.startswith(of_the_fit)}
 
 
 def _keep_own(model: Recommender, prior: Prior, side: Side) -> None:
     """Keep the entities' own parameters beside changed factors, where `own_l2` reads them (models
     of IDs)."""
     if prior.exact:
-        factors = _factors(model, side)
+        factors = Entities.of(model, side).factors
         own = ((factors - prior.padded(prior.mean, len(factors))) @ prior.basis).astype(np.float32)
         model.parameters_ |= {f"phi.{side}_towers.0.weight": torch.from_numpy(own)}
 
@@ -412,7 +412,7 @@ def updated_sides(
     other side as it was, new ones as it is now.
     """
     start = [
-        prior.padded(_factors(model, side).astype(np.float64), size)
+        prior.padded(Entities.of(model, side).factors.astype(np.float64), size)
         for prior, side, size in zip(priors, SIDES, sizes, strict=True)
     ]
     now, items = [own.copy() for own in start], np.asarray(model.seen_[1])

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from puidrec.fold_in import Prior
     from puidrec.methods.spectrum.uncertainty import Uncertainty
     from puidrec.optimise.adam import Progress
-    from puidrec.recommending import ScoreScale
+    from puidrec.recommending import Asked, ScoreScale
     from puidrec.world import World
 
 
@@ -69,8 +69,7 @@ class Recommender:
     """Training rows with their ratings, in the order of `seen_`: of a fit in this process with a
     log in memory."""
     held_out_: PairsByUser | None = None
-    """Pairs of the log that are not among the training rows; None: there are none, or none are
-    known."""
+    """Pairs of the log that are not among the training rows, where there are some."""
     _tables: tuple[pl.DataFrame | None, pl.DataFrame | None] = (None, None)
     """Side tables of the training data, which a saved model does not keep."""
     _priors: Mapping[Side, tuple[np.ndarray, Prior]] = MappingProxyType({})
@@ -154,9 +153,9 @@ class Recommender:
         checkpoint: a file to write while training, at most once a second, and to resume from where
         it exists.
         progress: True shows a bar, as a notebook does by itself where a fit takes longer than a
-        second; False none; or a function that is called with stage, sweeps or epochs done in all
-        stages, those and the most that is left, and figures; in its last call both numbers are the
-        same.
+        second; False none; or a function that is called with the stage, sweeps or epochs done in
+        all stages, the most that there may be in all (the same number in the last call), and
+        figures.
         world: the processes that train this model together (`train.distributed.join_world`); all
         end with all of it.
         """
@@ -190,34 +189,17 @@ class Recommender:
         users: Frame,
         items: None = None,
         *,
-        scale: ScoreScale = ...,
-        user_features: Frame | None = ...,
-        item_features: Frame | None = ...,
         interval: float | None = ...,
+        **asked: Unpack[Asked],
     ) -> pl.DataFrame: ...
 
     @overload
     def predict(
-        self,
-        users: Any,
-        items: Any,
-        *,
-        scale: ScoreScale = ...,
-        user_features: Frame | None = ...,
-        item_features: Frame | None = ...,
-        interval: float,
+        self, users: Any, items: Any, *, interval: float, **asked: Unpack[Asked]
     ) -> pl.DataFrame: ...
 
     @overload
-    def predict(
-        self,
-        users: Any,
-        items: Any,
-        *,
-        scale: ScoreScale = "rating",
-        user_features: Frame | None = None,
-        item_features: Frame | None = None,
-    ) -> np.ndarray: ...
+    def predict(self, users: Any, items: Any, **asked: Unpack[Asked]) -> np.ndarray: ...
 
     def predict(
         self,
@@ -229,37 +211,26 @@ class Recommender:
         item_features: Frame | None = None,
         interval: float | None = None,
     ) -> np.ndarray | pl.DataFrame:
-        """Predicted ratings of pairs given by ids, float32. Unknown ids get the average entity
-        (cold start).
+        """Predicted ratings of pairs given by ids, float32. A single id goes with every id of the
+        other side; unknown ids get the average entity (cold start).
 
         A table of pairs (`user_id, item_id`) in place of ids comes back as `user_id, item_id,
         score, known`: `known` is false where the user or the item was neither in training nor in
         the features given.
 
-        interval: a share such as 0.9: a frame `score, low, high` instead, with the interval that
-        holds so many of the ratings that these users would give (models with a posterior:
-        `spectrum` with uniform rows).
-
         scale: `rating`, on the scale of the log's ratings (such as 1 to 5), or `unit`, as the model
         was trained: ratings scaled to 0..1. A model of labels (`target="binary"`) predicts labels,
         0..1 or ±1, on either scale.
         user_features, item_features: side tables (id and features) of users and items that were not
-        in training; where an id has a row there, its score rests on the features. Those that were
-        in training are scored as trained. A single id goes with every id of the other side; two
-        single ids give an array of one score.
+        in training: their scores rest on the features.
+        interval: a share such as 0.9: a frame `score, low, high` instead, with the interval that
+        holds so many of the ratings that these users would give (models with a posterior:
+        `spectrum` with uniform rows).
         """
         from puidrec.recommending import predict
 
-        self._require_fitted()
-        return predict(
-            self,
-            users,
-            items,
-            scale=scale,
-            user_features=user_features,
-            item_features=item_features,
-            interval=interval,
-        )
+        features = user_features, item_features
+        return predict(self._fitted(), users, items, scale, features, interval)
 
     def gamma(
         self,
@@ -293,13 +264,12 @@ class Recommender:
         """How good predictions are, higher is better: what scikit-learn's `cross_val_score` and
         `GridSearchCV` ask for.
 
-        rows: a table as for `fit`. Minus the RMSE of its ratings; of a log of likes (no column
-        `rating`) the share of rows of known users and items that are among their user's 10 best
-        unseen ones.
+        rows: a table as for `fit`. Minus the RMSE of its ratings; of likes (no column `rating`) the
+        share of rows of known users and items that are among their user's 10 best unseen ones.
         """
         from puidrec.recommending import score
 
-        self._require_fitted()
+        self._fitted()
         if y is not None:
             raise InputError(
                 "ratings belong into the column rating of the table", found="y", expected="nothing"
@@ -318,7 +288,7 @@ class Recommender:
 
         So are uniform rows, where all of them calibrated the model.
         """
-        self._require_fitted()
+        self._fitted()
         user, item = self.user_ids_.encode(users), self.item_ids_.encode(items)
         known = (user >= 0) & (item >= 0)
         used = pairs_among(user[known], item[known], *self.seen_)
@@ -334,8 +304,7 @@ class Recommender:
         """Which rows of its data it was trained on, and which were held out."""
         from puidrec.fitting import split_of
 
-        self._require_fitted()
-        return split_of(self, data)
+        return split_of(self._fitted(), data)
 
     @property
     def used_every_uniform_row(self) -> bool:
@@ -345,7 +314,7 @@ class Recommender:
 
     def logged_pairs(self) -> PairsByUser:
         """All pairs of the log, those held out from training too: what nobody is recommended again."""
-        self._require_fitted()
+        self._fitted()
         if self.held_out_ is None:
             return self.seen_
         users = np.repeat(np.arange(self.held_out_[0].size - 1), np.diff(self.held_out_[0]))
@@ -380,30 +349,24 @@ class Recommender:
         the score; for models with a posterior (`spectrum` with uniform rows).
 
         users: ids in any one-dimensional container, or a single id.
-        history: a table `user_id, item_id, rating` of users by what they did, in training or not:
-        they are folded in (`fold_in`), and recommended other items; users may then be left out, or
-            be the one whose rows these are, where the table does not say it.
+        history: a table `user_id, item_id, rating` of users by what they did: they are folded in
+        (`fold_in`), and recommended other items; users may then be left out, or be the one whose
+        rows these are, where the table does not say it.
         items: the only ones to recommend. exclude: items not to recommend. filter: a table
         `user_id, item_id` of the pairs that may be recommended.
-        user_features: a side table (id and features) of users who were not in training, and are
-        asked for.
-        item_features: the same of items; those that were not in training join the candidates, after
-        the others.
+        user_features, item_features: as in `predict`; such items join the candidates, after the
+        others.
         """
         from puidrec.recommending import recommend
 
-        self._require_fitted()
         return recommend(
-            self,
+            self._fitted(),
             users,
             k,
             exclude_seen,
             history=history,
-            items=items,
-            exclude=exclude,
-            allowed=filter,
-            user_features=user_features,
-            item_features=item_features,
+            which=(items, exclude, filter),
+            features=(user_features, item_features),
             stable=stable,
             cautious=cautious,
             scale=scale,
@@ -420,20 +383,18 @@ class Recommender:
         """
         from puidrec.fold_in import fold_in_users
 
-        self._require_fitted()
-        return fold_in_users(self, rows)
+        return fold_in_users(self._fitted(), rows)
 
     def partial_fit(self, rows: Frame) -> Self:
         """Take new rows in: their users and items, new ones too, are solved again from where they
         stand; others stay.
 
-        What old rows say of them is what the fit ended at. `report_["partial_fit"]` says how many
-        rows, users and items this concerned, and which share of all rows came after the last full
-        fit: the larger, the more `fit` would gain.
+        `report_["partial_fit"]` says how many rows, users and items this concerned, and which share
+        of all rows came after the last full fit: the larger, the more `fit` would gain.
         """
         from puidrec.fold_in import partial_update
 
-        self._require_fitted()
+        self._fitted()
         done = partial_update(self, rows)
         self.report_ = {**self.report_, "partial_fit": [*self.report_.get("partial_fit", []), done]}
         self.train_rows_ = None
@@ -442,20 +403,17 @@ class Recommender:
     def similar_items(self, items: Any, k: int = 10) -> pl.DataFrame:
         """The k items most like each of the given ones: `item_id, similar_id, similarity, rank`.
 
-        Similarity: the correlation of two items' scores over all users, each user's mean score
-        taken off; −1 to 1.
+        Similarity: the correlation of two items' scores over all users, less each user's mean.
         """
         from puidrec.neighbours import similar
 
-        self._require_fitted()
-        return similar(self, "item", items, k)
+        return similar(self._fitted(), "item", items, k)
 
     def similar_users(self, users: Any, k: int = 10) -> pl.DataFrame:
         """The k users most like each of the given ones, as `similar_items`."""
         from puidrec.neighbours import similar
 
-        self._require_fitted()
-        return similar(self, "user", users, k)
+        return similar(self._fitted(), "user", users, k)
 
     def explain(self, user: Any, item: Any, history: Frame | None = None) -> pl.DataFrame:
         """What carries a predicted rating: `part, item_id, rating, contribution`; contributions add
@@ -467,12 +425,10 @@ class Recommender:
         """
         from puidrec.explain import explain_score
 
-        self._require_fitted()
-        return explain_score(self, user, item, history)
+        return explain_score(self._fitted(), user, item, history)
 
     def cold_start(self) -> ColdStart:
-        """What features say of users and items that were not in training; made when first asked
-        for."""
+        """What features say of users and items that were not in training."""
         from puidrec.cold_start import ColdStart
 
         if self._cold_start is None:
@@ -483,7 +439,7 @@ class Recommender:
         """Write the model as safetensors and JSON, atomically."""
         from puidrec.store import save_model
 
-        self._require_fitted()
+        self._fitted()
         save_model(self, Path(folder))
 
     def to_card(
@@ -494,15 +450,10 @@ class Recommender:
         audit: Audit | None = None,
     ) -> str:
         """A model card in Markdown: data, method, assumptions, metrics with intervals, and the
-        verdict of an audit.
-
-        What is not given is left out, or said to be unknown. Every run folder holds the card of its
-        run.
-        """
+        verdict of an audit; what is not given is left out, or said to be unknown."""
         from puidrec.report.card import model_card
 
-        self._require_fitted()
-        return model_card(self, data, split, evaluation, audit)
+        return model_card(self._fitted(), data, split, evaluation, audit)
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Recommender:
@@ -515,35 +466,34 @@ class Recommender:
         """The posterior of the mixture; refused where there is none."""
         from puidrec.methods.spectrum.uncertainty import Uncertainty
 
-        self._require_fitted()
+        self._fitted()
         factors = self.user_factors_, self.item_factors_
         known = Uncertainty.of(self.parameters_, *factors, self.seen_)
-        if known is None:
-            raise InputError(
-                "no uniform ratings calibrated this model, and the log alone cannot tell",
-                found=self.settings.method,
-                expected="spectrum, fitted with uniform ratings",
-                hint="Give uniform interactions: some 50 ratings of items drawn at random. A model that "
-                "took rows in since its fit (fold_in, partial_fit) has no intervals.",
-            )
-        return known
+        if known is not None:
+            return known
+        raise InputError(
+            "no uniform ratings calibrated this model, and the log alone cannot tell",
+            found=self.settings.method,
+            expected="spectrum, fitted with uniform ratings",
+            hint="Give uniform interactions: some 50 ratings of items drawn at random. A model that "
+            "took rows in since its fit (fold_in, partial_fit) has no intervals.",
+        )
 
-    def _require_fitted(self) -> None:
+    def _fitted(self) -> Self:
+        """Itself; refused where it is not fitted."""
         if not self._is_fitted:
             raise not_fitted(f"this {self.settings.method} model")
+        return self
 
 
 def _with_seed(params: dict[str, Any]) -> dict[str, Any]:
-    """Parameters in which the seed goes by its own name, not by `rng` or `random_state`; None
-    leaves it as it is."""
-    names = [name for name in ("rng", "random_state", "seed") if params.get(name) is not None]
-    if len(names) > 1:
-        raise InputError(
-            "the seed was given twice",
-            found=" and ".join(names),
-            expected="rng, random_state or seed",
-        )
-    others = {
-        name: value for name, value in params.items() if name not in ("rng", "random_state", "seed")
-    }
-    return {**others, **({"seed": params[names[0]]} if names else {})}
+    """Parameters in which the seed goes by its own name; None leaves it as it is."""
+    others = dict(params)
+    seeds = {name: others.pop(name, None) for name in ("rng", "random_state", "seed")}
+    given = {name: seed for name, seed in seeds.items() if seed is not None}
+    if len(given) > 1:
+        expected = "rng, random_state or seed"
+        raise InputError("the seed was given twice", found=" and ".join(given), expected=expected)
+    for seed in given.values():
+        others["seed"] = seed
+    return others

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from puidrec.entities import Side, known_codes, require_positive
+from puidrec.entities import SIDES, Entities, Side, known_codes, require_positive
 from puidrec.evaluation.ranking import top_k
 
 if TYPE_CHECKING:
@@ -27,13 +27,9 @@ PAIRS = 2**24
 def similar(model: Recommender, side: Side, wanted: Any, k: int) -> pl.DataFrame:
     """The k nearest of each wanted entity: its id, `similar_id, similarity, rank`."""
     k = require_positive(k)
-    sides = {
-        "user": (model.user_ids_, model.user_factors_),
-        "item": (model.item_ids_, model.item_factors_),
-    }
-    (ids, own), (_, other) = sides[side], sides["item" if side == "user" else "user"]
-    codes = known_codes(ids, wanted, side)
-    place, value = nearest(profiles(own, other), codes, k)
+    own, other = (Entities.of(model, one) for one in sorted(SIDES, key=lambda one: one != side))
+    ids, codes = own.ids, known_codes(own.ids, wanted, side)
+    place, value = nearest(profiles(own.factors, other.factors), codes, k)
     return pl.DataFrame(
         {
             f"{side}_id": ids.decode(np.repeat(codes, place.shape[1])),

@@ -3,9 +3,9 @@ scale of scores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
 import polars as pl
@@ -21,9 +21,9 @@ from puidrec.data.schema import (
     with_our_names,
 )
 from puidrec.entities import (
+    SIDES,
     Entities,
     PairsByUser,
-    Side,
     is_single_id,
     known_codes,
     listed_ids,
@@ -47,6 +47,18 @@ if TYPE_CHECKING:
 
 USERS_PER_BLOCK = 1024
 ScoreScale = Literal["rating", "unit"]
+
+
+Features = tuple[Frame | None, Frame | None]
+"""Side tables of users and items that were not in training."""
+
+
+class Asked(TypedDict, total=False):
+    """What every form of `Recommender.predict` takes, for type checkers."""
+
+    scale: ScoreScale
+    user_features: Frame | None
+    item_features: Frame | None
 
 
 @dataclass(frozen=True)
@@ -106,14 +118,11 @@ def _pairs(table: Frame, ids: IdMap, users: IdMap, asked: np.ndarray) -> PairsBy
     return np.concatenate([[0], np.cumsum(last - first)]), item[ranges(first, last)]
 
 
-def entities(model: Recommender, side: Side, table: Frame | None) -> Entities:
-    """One side as trained, and after it the cold-start entities of a table."""
-    own = (
-        Entities(model.user_ids_, model.user_factors_)
-        if side == "user"
-        else Entities(model.item_ids_, model.item_factors_)
-    )
-    return own if table is None else own.with_cold_start(model.cold_start(), side, table)
+def sides_of(model: Recommender, features: Features) -> Iterator[Entities]:
+    """Users and items as trained, and after them the cold-start ones of side tables."""
+    for side, table in zip(SIDES, features, strict=True):
+        own = Entities.of(model, side)
+        yield own if table is None else own.with_cold_start(model.cold_start(), side, table)
 
 
 def on_scale(model: Recommender, scores: np.ndarray, scale: ScoreScale) -> np.ndarray:
@@ -128,16 +137,14 @@ def predict(
     model: Recommender,
     users: Any,
     items: Any,
-    *,
     scale: ScoreScale,
-    user_features: Frame | None,
-    item_features: Frame | None,
+    features: Features,
     interval: float | None,
 ) -> np.ndarray | pl.DataFrame:
     """Scores of pairs given by ids; with `known` where the pairs come as a table (`items` None)."""
     check_choice("scale", scale, get_args(ScoreScale))
     who, what = pairs_of(users) if items is None else paired_ids(users, items)
-    left, right = entities(model, "user", user_features), entities(model, "item", item_features)
+    left, right = sides_of(model, features)
     user, item = left.rows(who), right.rows(what)
     factors = LowRank.of(
         *(torch.from_numpy(side.with_average).to(model.device_) for side in (left, right))
@@ -180,11 +187,8 @@ def recommend(
     exclude_seen: bool | Literal["training"],
     *,
     history: Frame | None,
-    items: Any,
-    exclude: Any,
-    allowed: Frame | None,
-    user_features: Frame | None,
-    item_features: Frame | None,
+    which: tuple[Any, Any, Frame | None],
+    features: Features,
     stable: bool,
     cautious: bool,
     scale: ScoreScale,
@@ -202,16 +206,16 @@ def recommend(
     elif users is None:
         expected = "one id, several, or history=frame"
         raise InputError("users must be ids", found="NoneType", expected=expected)
-    left, right = entities(model, "user", user_features), entities(model, "item", item_features)
+    left, right = sides_of(model, features)
     codes = known_codes(left.ids, users, "user", ", or of user_features or history")
-    candidates = Candidates.of(right.ids, left.ids, codes, items, exclude, allowed)
+    candidates = Candidates.of(right.ids, left.ids, codes, *which)
     seen = [model.seen_, model.held_out_][: 1 if exclude_seen == "training" else 2]
     best = _Best(
         candidates,
         left.factors,
         torch.from_numpy(right.factors[candidates.items]).to(model.device_),
         [pairs for pairs in seen if pairs is not None] if exclude_seen else [],
-        _path(model, user_features, item_features) if stable else None,
+        _path(model, features) if stable else None,
         model.uncertainty() if cautious else None,
     )
     k = min(k, candidates.items.size)
@@ -261,7 +265,7 @@ class _Best:
         return columns, best, last
 
 
-def _path(model: Recommender, *features: Frame | None) -> dict[str, torch.Tensor]:
+def _path(model: Recommender, features: Features) -> dict[str, torch.Tensor]:
     """Refuse to speak of stability where the model has no path along Γ, or for entities that are
     not on it."""
     if "path.gamma" not in model.parameters_:
