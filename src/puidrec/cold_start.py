@@ -14,7 +14,7 @@ from puidrec.data.schema import MAX_FEATURE, Origin
 from puidrec.entities import SIDES, Side
 from puidrec.errors import InputError
 from puidrec.features.encode import ColumnEncoder, FeatureEncoder
-from puidrec.methods.problem import with_prefix
+from puidrec.optimise.checkpoint import with_prefix
 from puidrec.scores import make_backbone
 from puidrec.scores.features import Design
 from puidrec.scores.shared_heads import RATING, SharedHeads

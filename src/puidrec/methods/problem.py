@@ -201,12 +201,3 @@ def backbone_penalty(backbone: Backbone, settings: Settings) -> Tensor:
     """
     penalty = backbone.penalty()
     return settings.l2_number * penalty.ids + settings.l2_features * penalty.features
-
-
-def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors of one part, under their own names."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }

@@ -38,9 +38,9 @@ from puidrec.methods.problem import (
     Stage,
     row_of,
     total_loss,
-    with_prefix,
 )
 from puidrec.optimise.adam import Step
+from puidrec.optimise.checkpoint import with_prefix
 from puidrec.scores.log import Column, Log, exact_sum
 from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Settings

@@ -16,10 +16,10 @@ from puidrec.features.encode import feature_columns
 from puidrec.losses.pair_loss import Objective
 from puidrec.methods.dim_and_l2 import Chosen, spectral_start, with_chosen_l2
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Fitted, Part, Problem, Stage, with_prefix
+from puidrec.methods.problem import Fitted, Part, Problem, Stage
 from puidrec.methods.report import Work
 from puidrec.optimise.adam import REFINING, Progress, SaveState, Trainer
-from puidrec.optimise.checkpoint import HINT, Checkpoint
+from puidrec.optimise.checkpoint import HINT, Checkpoint, with_prefix
 from puidrec.optimise.least_squares import LeastSquares, Outcome, State
 from puidrec.optimise.model import Model, Point, is_linear, linear_model, load_point, point_of
 from puidrec.optimise.stopping import Validator

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from puidrec.errors import InputError, PuidError
-from puidrec.optimise.checkpoint import HINT, Checkpoint
+from puidrec.optimise.checkpoint import HINT, Checkpoint, with_prefix
 from puidrec.optimise.stopping import JUDGE_EVERY, WARM_UP, Stopping, Validator
 from puidrec.rng import derive_seed
 from puidrec.scores.low_rank import LowRank
@@ -105,7 +105,7 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this stage."""
         tensors = checkpoint.tensors
-        now, best = (_with_prefix(tensors, prefix) for prefix in ("now.", "best."))
+        now, best = (with_prefix(tensors, prefix) for prefix in ("now.", "best."))
         try:
             self._load(best)
             self.best = self._parameters()
@@ -157,15 +157,7 @@ class Trainer:
 
     def _load(self, parameters: Mapping[str, Tensor]) -> None:
         for step in self.steps:
-            step.module.load_state_dict(_with_prefix(parameters, f"{step.name}."))
-
-
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
+            step.module.load_state_dict(with_prefix(parameters, f"{step.name}."))
 
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8

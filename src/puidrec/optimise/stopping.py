@@ -132,15 +132,8 @@ class Validator:
             return float(auc(prediction, self.label, self.weight))
         if self.metric == "uauc":
             return float(user_auc(self.user, prediction, self.label, self.weight).mean)
-        return -self._squared_error(prediction)
-
-    def squared_error(self, factors: LowRank) -> float:
-        """The mean squared error of these scores, whatever the metric."""
-        return self._squared_error(pair_scores(factors, self.user, self.item))
-
-    def _squared_error(self, prediction: np.ndarray) -> float:
         value = self.scale.of_scores(prediction).astype(np.float64)
-        return float(np.average((value - self.target) ** 2, weights=self.weight))
+        return -float(np.average((value - self.target) ** 2, weights=self.weight))
 
 
 def with_drawn_pairs(

@@ -46,14 +46,11 @@ class Design:
 
     def rows(self, rows: slice) -> Design:
         """A range of entities, or every k-th."""
-        start, stop, step = rows.indices(self.n_rows)
-        if step != 1:
-            parts = (
-                x.cpu().numpy() for x in (self.values, self.pattern.col, self.pattern.row_start)
-            )
-            matrix = sparse.csr_array(tuple(parts), shape=(self.n_rows, self.n_columns))
-            return Design.of(matrix[start:stop:step]).to(self.values.device, self.values.dtype)
-        return Design(self.pattern.rows(start, stop), self.values[self.pattern.pairs(start, stop)])
+        if rows.indices(self.n_rows) == (0, self.n_rows, 1):
+            return self
+        parts = (x.cpu().numpy() for x in (self.values, self.pattern.col, self.pattern.row_start))
+        matrix = sparse.csr_array(tuple(parts), shape=(self.n_rows, self.n_columns))
+        return Design.of(matrix[rows]).to(self.values.device, self.values.dtype)
 
     def column_power(self) -> Tensor:
         """Mean over entities of x², per column: how much of the population a weight serves."""

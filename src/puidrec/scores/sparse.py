@@ -5,14 +5,14 @@ and Vᵀ L. Both run
 on compressed rows: no gathered copies of embeddings, an order of magnitude faster than look-ups.
 
 Where torch has no kernel for the first (other platforms, some devices) the same numbers come from
-chunked look-ups; `LogPattern(kernels="lookup")` asks for that.
+chunked look-ups.
 """
 
 from __future__ import annotations
 
 import warnings
 from functools import cache, cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,14 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 
-from puidrec.errors import InputError
-
 CHUNK = 16_384
 """Pairs per look-up: two gathered blocks of embeddings fit the cache."""
 LANES = 8
 """Columns below which MKL multiplies single numbers one by one: six took 20 times as long as eight."""
-Kernels = Literal["auto", "lookup"]
-MAX_PAIRS = 2**31 - 1
 
 
 class LogPattern:
@@ -38,68 +34,26 @@ class LogPattern:
     them; a log beyond 2³¹ pairs is worked on in blocks of users.
     """
 
-    def __init__(
-        self, row_start: Tensor, col: Tensor, n_items: int, kernels: Kernels = "auto"
-    ) -> None:
-        self.row_start, self.col, self.n_items, self.kernels = row_start, col, n_items, kernels
+    def __init__(self, row_start: Tensor, col: Tensor, n_items: int) -> None:
+        self.row_start, self.col, self.n_items = row_start, col, n_items
         self.n_users = row_start.numel() - 1
-        self._blocks: dict[tuple[int, int], LogPattern] = {}
 
     @classmethod
     def from_pairs(
-        cls,
-        user: np.ndarray,
-        item: np.ndarray,
-        n_users: int,
-        n_items: int,
-        kernels: Kernels = "auto",
+        cls, user: np.ndarray, item: np.ndarray, n_users: int, n_items: int
     ) -> LogPattern:
         """Codes of a log sorted by user (as `Interactions` are); value k of the pattern belongs to
         row k of the log."""
-        if user.shape != item.shape or user.ndim != 1 or user.size > MAX_PAIRS:
-            raise InputError(
-                "user and item codes must be vectors of one length", found=(user.shape, item.shape)
-            )
-        if user.size and (np.any(user[1:] < user[:-1]) or user[0] < 0 or user[-1] >= n_users):
-            raise InputError(
-                "user codes must be sorted and within the population", hint="Sort the log by user."
-            )
-        if item.size and (item.min() < 0 or item.max() >= n_items):
-            raise InputError(
-                "item codes must be within the population", expected=f"0..{n_items - 1}"
-            )
         row_start = np.searchsorted(user, np.arange(n_users + 1)).astype(np.int32)
-        return cls(
-            torch.from_numpy(row_start),
-            torch.from_numpy(np.array(item, dtype=np.int32)),
-            n_items,
-            kernels,
-        )
+        columns = np.array(item, dtype=np.int32)
+        return cls(torch.from_numpy(row_start), torch.from_numpy(columns), n_items)
 
     def __len__(self) -> int:
         return self.col.numel()
 
-    def rows(self, start: int, stop: int) -> LogPattern:
-        """The pairs of users start..stop−1, renumbered from 0; remembered, so that its transpose is
-        made once."""
-        key = (start, stop)
-        if key == (0, self.n_users):
-            return self
-        if key not in self._blocks:
-            pairs = self.pairs(start, stop)
-            row_start = self.row_start[start : stop + 1] - self.row_start[start]
-            self._blocks[key] = LogPattern(row_start, self.col[pairs], self.n_items, self.kernels)
-        return self._blocks[key]
-
-    def pairs(self, start: int, stop: int) -> slice:
-        """Which values belong to users start..stop−1."""
-        return slice(int(self.row_start[start]), int(self.row_start[stop]))
-
     def to(self, device: torch.device | str) -> LogPattern:
         """The pattern on another device."""
-        return LogPattern(
-            self.row_start.to(device), self.col.to(device), self.n_items, self.kernels
-        )
+        return LogPattern(self.row_start.to(device), self.col.to(device), self.n_items)
 
     @cached_property
     def _transposed(self) -> tuple[LogPattern, Tensor]:
@@ -111,7 +65,7 @@ class LogPattern:
         row_start, col, order_t = (
             torch.from_numpy(x).to(device) for x in (turned.indptr, turned.indices, turned.data)
         )
-        return LogPattern(row_start, col, self.n_users, self.kernels), order_t
+        return LogPattern(row_start, col, self.n_users), order_t
 
     @property
     def user(self) -> Tensor:
@@ -127,7 +81,7 @@ class LogPattern:
         values = torch.zeros(
             size, dtype=like, device=left.device
         )  # read by kernels if beta = 0 too
-        if size and self.kernels == "auto" and has_sparse_kernels(left.device.type, like):
+        if size and has_sparse_kernels(left.device.type, like):
             if like == torch.float32 and left.shape[1] < LANES:
                 left, right = (pad(side, (0, LANES - side.shape[1])) for side in (left, right))
             shape, rows, columns = (self.n_users, self.n_items), self.row_start, self.col
@@ -159,14 +113,6 @@ class LogPattern:
 def sampled_product(left: Tensor, right: Tensor, pattern: LogPattern) -> Tensor:
     """Scores ⟨l_u, r_i⟩ of the pattern's pairs (`eq:prediction` on O), differentiable in both
     factors."""
-    shapes = (left.ndim, right.ndim, left.shape[0], right.shape[0], left.shape[1])
-    if shapes != (2, 2, pattern.n_users, pattern.n_items, right.shape[1]):
-        expected = f"[{pattern.n_users}, d] and [{pattern.n_items}, d]"
-        raise InputError(
-            "factors do not fit the log",
-            found=(tuple(left.shape), tuple(right.shape)),
-            expected=expected,
-        )
     values: Tensor = _SampledProduct.apply(left, right, pattern)  # type: ignore[no-untyped-call]
     return values
 

@@ -32,10 +32,11 @@ from puidrec.errors import InputError
 from puidrec.evaluation.ranking import top_k
 from puidrec.methods import unseen
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.problem import Done, Problem, Stage, with_prefix
+from puidrec.methods.problem import Done, Problem, Stage
 from puidrec.methods.robust import robust_problem
 from puidrec.methods.spectrum.terms import Term, compress
 from puidrec.methods.unseen import all_rank_problem, signed_problem
+from puidrec.optimise.checkpoint import with_prefix
 from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
 
