@@ -22,7 +22,6 @@ from puidrec.data.tables import rows_outside
 from puidrec.entities import CALIBRATED
 from puidrec.errors import InputError
 from puidrec.fold_in import training_mse
-from puidrec.history import History
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted
 from puidrec.methods.report import shown_progress, training_report
@@ -31,6 +30,7 @@ from puidrec.optimise.adam import Progress
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.optimise.devices import require_device, threads_for
 from puidrec.settings import Settings
+from puidrec.view import History
 from puidrec.world import World
 
 if TYPE_CHECKING:

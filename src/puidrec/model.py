@@ -23,11 +23,10 @@ from puidrec.data.split import Split
 from puidrec.data.tables import pairs_among
 from puidrec.entities import CALIBRATED, PairsByUser, Side, merged_pairs, paired_ids
 from puidrec.errors import InputError, not_fitted
-from puidrec.history import History
 from puidrec.methods.table import DEFAULT_METHOD
 from puidrec.parameters import check_parameters
 from puidrec.settings import Parameters, Settings
-from puidrec.view import html_table, view
+from puidrec.view import History, html_table, view
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,10 +20,10 @@ from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.data.dataset import IdMap
 from puidrec.data.schema import RatingScale
 from puidrec.errors import InputError
-from puidrec.history import History
 from puidrec.methods.table import params_of_others
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.settings import REMOVED, Settings
+from puidrec.view import History
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puidrec.features.bins import bin_side
-from puidrec.report.formatting import as_number, bin_values, clip_text, finite, short_labels, show
+from puidrec.report.page import as_number, bin_values, clip_text, finite, short_labels, show
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from puidrec.methods import METHODS
-from puidrec.reproduce import paper_tables as paper
+from puidrec.reproduce import grids as paper
 from puidrec.reproduce.grids import (
     ELSEWHERE,
     FIELD_METHODS,

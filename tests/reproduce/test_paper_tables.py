@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from puidrec.methods import METHODS
-from puidrec.reproduce import paper_tables as paper
+from puidrec.reproduce import grids as paper
 
 
 def test_every_cell_of_both_tables_is_there() -> None:

@@ -13,10 +13,9 @@ from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
 from puidrec.serve.answers import Answers
-from puidrec.serve.app import create_app
+from puidrec.serve.app import Policy, create_app
 from puidrec.serve.limits import Limits
 from puidrec.serve.schema import ProblemResponse
-from puidrec.serve.service import Policy
 
 ENVIRONMENT = {"data": "simulated", "data_sha256": "ab" * 32}
 

@@ -17,8 +17,7 @@ from puidrec.methods import METHODS
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
 from puidrec.serve import app as module
-from puidrec.serve.access import Guard
-from puidrec.serve.limits import Limits, Refused
+from puidrec.serve.limits import Guard, Limits, Refused
 from puidrec.serve.schema import Health, ModelCard, RecommendResponse, ScoreResponse
 
 

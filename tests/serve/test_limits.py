@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from puidrec.serve.access import Guard
-from puidrec.serve.limits import Limits
+from puidrec.serve.limits import Guard, Limits
 
 LIMITS = Limits(body=100, read_seconds=0.2)
 

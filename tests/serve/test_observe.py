@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from puidrec.model import Recommender
-from puidrec.serve import observe as module
-from puidrec.serve.observe import LOG, Metrics, logging_to
+from puidrec.serve import server as module
+from puidrec.serve.server import LOG, Metrics, logging_to
 
 
 def test_one_line_of_json_per_request(client_of: Any, model: Recommender) -> None:

@@ -23,10 +23,9 @@ from puidrec.data.schema import RatingScale
 from puidrec.model import Recommender
 from puidrec.serve import server as module
 from puidrec.serve.answers import Answers
-from puidrec.serve.app import create_app
+from puidrec.serve.app import Policy, create_app
 from puidrec.serve.limits import Limits
 from puidrec.serve.server import make_server, open_socket
-from puidrec.serve.service import Policy
 
 ANSWERED = b"HTTP/1.1 200 OK\r\n"
 

@@ -16,8 +16,7 @@ import pytest
 
 from puidrec.model import Recommender
 from puidrec.serve import Seen
-from puidrec.serve.app import serve_run
-from puidrec.serve.service import Policy, load_service
+from puidrec.serve.app import Policy, load_service, serve_run
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ class AuditResult:
 
     def _repr_html_(self) -> str:
         """The verdict, the leads and the chart, as a notebook shows them."""
-        from puidrec.report.notebook import audit_view
+        from puidrec.report.audit import audit_view
 
         return audit_view(self.to_dict())
 
@@ -154,7 +154,7 @@ class AuditResult:
 
     def plot(self) -> Figure:
         """The chart of the metric asked for: the range of the lead (or of the error) as Γ grows."""
-        from puidrec.report.notebook import audit_chart
+        from puidrec.report.audit import audit_chart
 
         return audit_chart(self.to_dict())
 

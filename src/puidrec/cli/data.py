@@ -1,18 +1,23 @@
-"""`puid data describe|convert|export|simulate|fetch`."""
+"""Commands on data: `puid data describe|convert|export|simulate|fetch`, and `puid gamma`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.command import Options, add_commands, command, option
+from puidrec.cli.command import Options, add_commands, command, option, quick_imports
 from puidrec.cli.output import print_json, print_page, progress_bar, say, steps
 from puidrec.errors import InputError
+
+if TYPE_CHECKING:
+    from puidrec.data.dataset import Dataset
+    from puidrec.exposure.gamma import GammaRule
 
 app = typer.Typer(
     help="Describe, convert, export, simulate and fetch data sets.", no_args_is_help=True
@@ -207,3 +212,177 @@ def simulate(
 
 
 add_commands(app, describe, convert, export, simulate, fetch)
+
+
+# How strong hidden confounding may be, pair by pair, and what that rests on
+
+RULES = "paper, information, residual, info, exposure-gap, recovered, global, random, or a number."
+WEIGHTED = ("information", "exposure-gap")
+"""Sources that α and β act on."""
+
+
+@dataclass(frozen=True)
+class GammaDataOptions(options.DataOptions):
+    """A data set; --set takes parts of the rule as well."""
+
+    settings: list[str] | None = option(
+        None,
+        "data.KEY: an option of the data source; gamma.KEY: a part of the rule (gamma.entropy=plugin).",
+        "--set",
+        metavar="KEY=VALUE",
+        callback=options.merge_settings,
+    )
+    sections: ClassVar[Sequence[str] | None] = ("data", "gamma")
+
+
+@dataclass(frozen=True)
+class RuleOptions(Options):
+    """Which rule gives Γ, and its weights."""
+
+    rule: str = option("information", RULES, metavar="RULE")
+    alpha: str | None = option(None, "Weight of the user part: a number or auto.")
+    beta: str | None = option(None, "Weight of the item part: a number or auto.")
+
+    def resolve(self, more: dict[str, Any]) -> GammaRule:
+        """The rule with the weights given; a weight that the rule would ignore is an error."""
+        from puidrec.exposure.gamma import resolve_gamma
+
+        texts = {"alpha": self.alpha, "beta": self.beta}
+        weights = {
+            key: options.parse_value(text) for key, text in texts.items() if text is not None
+        }
+        chosen = resolve_gamma(self.rule, **more, **weights)
+        if weights and (chosen.source not in WEIGHTED or chosen.link == "info"):
+            name = next(iter(weights))
+            raise InputError(
+                f"--{name} has no effect on this rule", found=self.rule, hint="Leave it out."
+            )
+        return chosen
+
+
+@command("puid gamma --data coat --data-dir coat --rule information --out gamma-coat", writes="out")
+def gamma(
+    data: GammaDataOptions,
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder written by puid train: show the Γ that its uniform ratings taught it.",
+            metavar="RUN",
+            readable=False,
+        ),
+    ] = None,
+    *,
+    rule: RuleOptions,
+    shards: options.Shards = None,
+    propensity: options.PropensityName = "two-way",
+    protocol: options.ProtocolName = "rd",
+    seed: options.Seed = 0,
+    output: options.OutputOptions,
+) -> None:
+    """Show how strong hidden confounding may be, pair by pair (Γ), what that rests on and what data
+    prove of it.
+
+    With RUN: the learned Γ of a spectrum model that uniform ratings calibrated, for whom it is
+    largest and how sure.
+    """
+    if run is not None:
+        _learned(run, output)
+        return
+    with quick_imports():
+        from puidrec.gamma_study import study_gamma
+        from puidrec.report.gamma import check_target, gamma_summary, write_gamma_study
+
+    chosen = rule.resolve(options.section(data.parsed_settings(), "gamma"))
+    if output.out is not None:
+        check_target(output.out)
+    with steps("reading") as step:
+        loaded = data.load(shards)
+        study = study_gamma(
+            loaded, chosen, protocol=protocol, seed=seed, propensity=propensity, progress=step
+        )
+        tilt = "" if output.as_json else _tilt(loaded, propensity, protocol, seed)
+        if output.out is not None:
+            step("writing")
+            write_gamma_study(study, output.out)
+    summary = gamma_summary(study)
+    if output.as_json:
+        print_json(summary)
+    else:
+        print_page(
+            "gamma",
+            summary=summary,
+            rule=rule.rule,
+            tilt=tilt,
+            out=output.out,
+            certificates=_certificate_rows(summary["certificates"]),
+        )
+
+
+def _learned(run: Path, output: options.OutputOptions) -> None:
+    """The learned Γ of a run; by segments too, where its data are still there."""
+    with quick_imports():
+        from puidrec.comparing.job import RunData
+        from puidrec.data.sources import load_dataset
+        from puidrec.report.gamma import (
+            LEARNED_FILES,
+            check_target,
+            learned_summary,
+            learned_tables,
+            write_learned,
+        )
+        from puidrec.run_folder import load_run
+
+    model, _ = load_run(run)
+    model.uncertainty()  # refused before any data are read
+    if output.out is not None:
+        check_target(output.out, LEARNED_FILES)
+    with steps("reading") as step:
+        own = RunData.of(run)
+        tables: Sequence[Any] = ()
+        if own.source is not None:
+            loaded = load_dataset(own.source.name, own.source.folder, **own.source.options)
+            own.require(loaded)
+            tables = (loaded.users, loaded.items)
+        step("asking the posterior")
+        table = learned_tables(model, tables)
+        summary = learned_summary(model, table)
+        if output.out is not None:
+            write_learned(table, summary, own.name, output.out)
+    if output.as_json:
+        print_json(summary)
+        return
+    print_page("learned_gamma", summary=summary, out=output.out)
+
+
+def _tilt(data: Dataset, propensity: str, protocol: str, seed: int) -> str:
+    """The tilt that uniform rows measure, in words; empty without enough of them."""
+    from puidrec.exposure.tilt import measure_tilt
+
+    try:
+        return measure_tilt(data, propensity=propensity, protocol=protocol, rng=seed).sentence
+    except InputError:
+        return ""  # no uniform rows, or too few
+
+
+def _certificate_rows(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """One row per event, the plain certificate beside the adjusted one; of rating levels, first the
+    largest."""
+    rows: list[tuple[str, ...]] = []
+    sides = ([proof for proof in found if proof["adjusted"] is wanted] for wanted in (False, True))
+    for plain, adjusted in zip(*sides, strict=True):
+        several = len(adjusted["levels"]) > 1
+        if several:
+            limits = [f"{proof['lower']:.3f}" for proof in (plain, adjusted)]
+            rows.append(("any rating", "", "", limits[0], "", limits[1], ""))
+        others = {(level["level"], level["highest"]): level for level in plain["levels"]}
+        for level in adjusted["levels"]:
+            # the weights may join other levels
+            other = others.get((level["level"], level["highest"]))
+            first = (
+                ("–", "–") if other is None else (f"{other['seen']:.1%}", f"{other['lower']:.3f}")
+            )
+            joined = level["highest"] not in (None, level["level"])
+            name = f"rating {level['level']:g}" + (f"–{level['highest']:g}" if joined else "")
+            own = (f"{level['seen']:.1%}", f"{level['lower']:.3f}", f"{level['gamma']:.2f}")
+            rows.append((name if several else "liked", f"{level['unseen']:.1%}", *first, *own))
+    return rows

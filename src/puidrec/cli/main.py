@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from puidrec.cli import audit, data, gamma, runs, serving, studies
+from puidrec.cli import audit, data, runs, studies
 from puidrec.cli.command import add_commands
 from puidrec.cli.output import another_process_prints, is_verbose
 from puidrec.errors import PuidError, PuidWarning, one_line
@@ -30,9 +30,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
-add_commands(app, studies.demo, gamma.gamma, runs.train, runs.evaluate, runs.recommend, audit.audit)
+add_commands(app, studies.demo, data.gamma, runs.train, runs.evaluate, runs.recommend, audit.audit)
 add_commands(app, studies.compare, studies.tune, studies.reproduce, runs.export)
-add_commands(app, serving.serve)
+add_commands(app, runs.serve)
 
 INTERRUPTED = 130
 """The exit code of a command that was stopped by Ctrl+C."""

@@ -107,8 +107,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def print_page(template: str, **values: Any) -> None:
     """Print what `report/templates/terminal/TEMPLATE.md.j2` says: its tables, and its words as
     paragraphs, each with an empty line after it unless the template says otherwise."""
-    from puidrec.report.formatting import clip_text
-    from puidrec.report.page import markdown_page
+    from puidrec.report.page import clip_text, markdown_page
 
     def words(caller: Callable[[], str], end: str = "\n", indent: str = "", **how: Any) -> str:
         say(indent + re.sub(r"[ \t]*\n\s*", " ", caller().strip()) + end, **how)

@@ -193,7 +193,7 @@ class Comparison:
         return markdown(self.rows, self.metrics, self.reference, self.results.failures)
 
     def _repr_html_(self) -> str:
-        from puidrec.report.notebook import comparison_view
+        from puidrec.report.study import comparison_view
 
         return comparison_view(self)
 

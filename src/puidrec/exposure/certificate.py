@@ -136,12 +136,12 @@ class Certificate:
 
     def plot(self) -> Figure:
         """Seen and unseen shares with the limit of each level, as a Matplotlib figure."""
-        from puidrec.report.notebook import certificate_figure
+        from puidrec.report.gamma import certificate_figure
 
         return certificate_figure(self)
 
     def _repr_html_(self) -> str:
-        from puidrec.report.notebook import certificate_view
+        from puidrec.report.gamma import certificate_view
 
         return certificate_view(self)
 

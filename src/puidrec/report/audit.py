@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from puidrec.report.charts import BLUE, DARK, GREY, canvas_of_rows
+from puidrec.report.charts import BLUE, DARK, GREY, canvas, canvas_of_rows, factor_ticks
 from puidrec.report.envelope import ModelNames, draw, envelopes_of
-from puidrec.report.formatting import bin_values, short_labels, show
-from puidrec.report.page import Tone, render
+from puidrec.report.page import Tone, bin_values, finite, fragment, render, short_labels, show
 
 METRICS = ("error", "ranking", "precision", "ndcg")
 VERDICTS: dict[str, tuple[Tone, str]] = {
@@ -119,3 +119,56 @@ def _axis(labels: Sequence[object], side: str) -> tuple[list[str], str]:
         columns = []
     short, shown = short_labels(texts, columns, LABEL)
     return short, f"{side}, by {', '.join(shown)}" if shown else side
+
+
+# In a notebook
+
+MARKS = {"good": "✓", "warn": "!", "bad": "✗", "info": "–"}
+
+
+def audit_view(audit: Mapping[str, Any]) -> str:
+    """The sentence, and a row per metric."""
+    tone, label = VERDICTS.get(str(audit.get("verdict")), ("info", str(audit.get("verdict"))))
+    return fragment(
+        "audit_view",
+        MARKS=MARKS,
+        tone=tone,
+        label=label,
+        leads=judged_leads(audit),
+        data=(audit.get("data") or {}).get("name", ""),
+        sentence=audit.get("sentence", ""),
+    )
+
+
+def audit_chart(audit: Mapping[str, Any]) -> Figure:
+    """The range of the lead by the metric asked for (or of the error) over Γ: sharp, normalised,
+    and with its band."""
+    panels = envelopes_of(audit, names_of(audit))
+    if not panels:
+        return canvas(7.2, 4.0, "Nothing to draw", "the audit has no envelope")[0]
+    panel, lead = panels[0], "lead" if panels[0].gap else "error"
+    caption = f"Shaded: what the {lead} may be if something hidden has strength Γ. Lines: with sampling error."
+    figure, axes = canvas(7.2, 4.4, panel.y_label, caption)
+    grid, first = np.asarray(panel.grid), panel.bands[0]
+    for band, shade in zip(panel.bands, (0.18, 0.40, 0.10), strict=False):
+        low, high = (np.array(list(map(finite, v)), float) for v in (band.low, band.high))
+        axes.fill_between(grid, low, high, color=BLUE, alpha=shade, linewidth=0, label=band.label)
+    for outer in (first.outer_low, first.outer_high):
+        if len(outer):
+            line = np.array(list(map(finite, outer)), float)
+            axes.plot(grid, line, color=BLUE, linewidth=1.0, linestyle="--")
+    if panel.gap:
+        axes.axhline(0.0, color=GREY, linewidth=1.0)
+    if first.tip is not None:
+        axes.axvline(first.tip.at, color=GREY, linewidth=1.0, linestyle=":")
+        place: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        words = f"Γ* = {show(first.tip.at, '.2f')}"
+        axes.annotate(words, (first.tip.at, 1.0), xytext=(4, -4), va="top", fontsize=9, **place)
+    axes.set_xscale("log")
+    ticks = factor_ticks(grid[0], grid[-1], 9)
+    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    axes.minorticks_off()
+    axes.set_xlim(grid[0], grid[-1])
+    axes.set_xlabel("Γ, on a logarithmic scale")
+    axes.legend(frameon=False, fontsize=9)
+    return figure

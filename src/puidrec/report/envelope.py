@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from puidrec.errors import InputError
 from puidrec.report.charts import factor_ticks, ticks
-from puidrec.report.formatting import clip_text, finite, show
+from puidrec.report.page import clip_text, finite, show
 
 MarkKind = Literal["tipping", "benchmark", "certificate"]
 Number = float | None

@@ -19,9 +19,18 @@ from puidrec.exposure.sign_check import DISLIKED, LIKED, OPEN
 from puidrec.features.bins import SideBins
 from puidrec.gamma_study import GammaStudy
 from puidrec.model import Recommender
-from puidrec.report.charts import MAX_GROUPS, heat_map, histogram, save_png
-from puidrec.report.formatting import clip_text, short_labels
-from puidrec.report.page import render, write_page
+from puidrec.report.charts import (
+    BLUE,
+    DARK,
+    GREY,
+    LIGHT,
+    MAX_GROUPS,
+    heat_map,
+    histogram,
+    panels_of,
+    save_png,
+)
+from puidrec.report.page import clip_text, fragment, render, short_labels, write_page
 
 MEASURES = "A rule measures unexplained exposure, not confounding: only uniform ratings prove that something is hidden."
 """Said beside every rule's Γ: benign variation of activity raises it where nothing is hidden."""
@@ -365,3 +374,45 @@ def _learned_histogram(table: pl.DataFrame, side: str, name: str) -> Figure:
         x="Γ that unseen ratings ask for",
         y=f"share of {side}s (%)",
     )
+
+
+# A certificate in a notebook
+
+
+def certificate_view(certificate: Certificate) -> str:
+    """The sentence and a table of levels, and of the segments in which something is proved."""
+    return fragment("certificate_view", found=certificate)
+
+
+def certificate_figure(certificate: Certificate) -> Figure:
+    """Left: shares of every event among seen and unseen pairs. Right: the limit of Γ that each
+    proves."""
+    rows = certificate.levels
+    figure, (shares, limits) = panels_of(
+        2,
+        1.8 + 0.34 * max(len(rows), 1),
+        "What uniform ratings prove",
+        certificate.sentence,
+        share_y=True,
+    )
+    places = list(range(len(rows)))
+    shares.set_yticks(places, [row.name for row in rows])
+    seen, unseen = ([100 * getattr(row, key) for row in rows] for key in ("seen", "unseen"))
+    lower, gamma = [row.lower for row in rows], [row.gamma for row in rows]
+    shares.hlines(places, seen, unseen, color=GREY, linewidth=1.2, zorder=1)
+    shares.scatter(seen, places, color=BLUE, label="seen, reweighted", zorder=2)
+    shares.scatter(unseen, places, color=DARK, marker="D", label="unseen (uniform rows)", zorder=2)
+    limits.hlines(places, 1.0, lower, color=BLUE, linewidth=5.0)
+    estimate = "point estimate (biased upward)"
+    limits.scatter(gamma, places, facecolors="none", edgecolors=GREY, label=estimate)
+    limits.scatter(lower, places, color=BLUE, marker="|", s=90, label="proved: lower limit")
+    shares.set_xlabel("share of pairs (%)")
+    limits.set_xlabel("Γ")
+    limits.axvline(1.0, color=DARK, linewidth=0.8)
+    for axes in (shares, limits):
+        axes.grid(axis="x", color=LIGHT, linewidth=0.6)
+        axes.set_ylim(-0.6, max(len(rows), 1) - 0.4)
+        axes.legend(
+            fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2
+        )
+    return figure

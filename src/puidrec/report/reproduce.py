@@ -11,8 +11,7 @@ from typing import Any
 from puidrec.atomic import write_text
 from puidrec.comparing.summary import by
 from puidrec.report.page import markdown_page
-from puidrec.reproduce.grids import PRESETS
-from puidrec.reproduce.paper_tables import MASK_RATIOS, METRICS, SHARES, printed
+from puidrec.reproduce.grids import MASK_RATIOS, METRICS, PRESETS, SHARES, printed
 from puidrec.reproduce.run import PAPER_QUESTIONS
 
 Row = Mapping[str, Any]

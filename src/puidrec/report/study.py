@@ -26,8 +26,7 @@ from puidrec.comparing.summary import (
 )
 from puidrec.comparing.tune import Tuning
 from puidrec.report.charts import BLUE, DARK, GREY, LIGHT, canvas, canvas_of_rows, save_png
-from puidrec.report.formatting import Value, clip_text
-from puidrec.report.page import Cell, Column, Table, Tone, render
+from puidrec.report.page import Cell, Column, Table, Tone, Value, clip_text, fragment, render
 
 MARKS = {"wins": ("^", BLUE), "ties": ("o", GREY), "loses": ("v", DARK)}
 """Shape and colour by verdict: told apart without colour."""
@@ -220,3 +219,14 @@ def _basis(results: Sequence[Result]) -> Table:
     ]
     rows = [{**r.context, **first} for r, first in zip(results, own, strict=True)]
     return Table.of(rows, columns, "One row per method and seed.")
+
+
+def comparison_view(comparison: Comparison) -> str:
+    """A headline per metric, and a table per data set and metric."""
+    tables = [
+        (metric, words, [(row, figure(row), interval(row)) for row in rows])
+        for metric, words, rows in comparison.tables
+    ]
+    failed = [f"Not finished: {failure}." for failure in comparison.results.failures]
+    words = " ".join([*comparison.sentences, *failed])
+    return fragment("comparison_view", found=comparison, tables=tables, words=words)

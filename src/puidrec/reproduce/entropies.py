@@ -27,7 +27,7 @@ from puidrec.errors import InputError
 from puidrec.exposure.entropy import conditional_entropy
 from puidrec.features.bins import cross
 from puidrec.features.encode import feature_codes
-from puidrec.reproduce.paper_tables import SHARES
+from puidrec.reproduce.grids import SHARES
 from puidrec.rng import generator
 
 DATA = "ml-100k"

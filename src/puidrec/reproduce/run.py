@@ -26,8 +26,16 @@ from puidrec.exposure.evidence import Evidence
 from puidrec.gamma_study import PAPER_WEIGHTS, printed_equation
 from puidrec.reproduce.entropies import DATA as ENTROPY_DATA
 from puidrec.reproduce.entropies import RUNS, run_entropies, summarise_rq3, summarise_rq4
-from puidrec.reproduce.grids import FIELD_PROTOCOLS, GRIDS, LABELLED, LARGE, LETTERS, PAPER, jobs_of
-from puidrec.reproduce.paper_tables import METRICS
+from puidrec.reproduce.grids import (
+    FIELD_PROTOCOLS,
+    GRIDS,
+    LABELLED,
+    LARGE,
+    LETTERS,
+    METRICS,
+    PAPER,
+    jobs_of,
+)
 from puidrec.rng import generator
 
 Table = dict[str, Any]

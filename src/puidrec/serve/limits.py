@@ -1,20 +1,33 @@
-"""What one request may ask for and how long it may take (`Limits`), and the one form of every
-answer that is not 2xx (`Refused`).
+"""What one request may ask for and how long it may take (`Limits`), who is let in with how much
+(`ApiKeys`, `Guard`), and the one form of every answer that is not 2xx (`Refused`).
 
 How many connections there are is the business of uvicorn and of a reverse proxy.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hashlib
+import hmac
 import logging
 import math
+import re
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Self
 
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from puidrec.errors import one_line
+from puidrec.errors import InputError, one_line
 
 LOG = logging.getLogger("puidrec.serve")
 PROBES = ("/livez", "/readyz")
@@ -112,4 +125,190 @@ def require_at_most(field: str, found: int, limit: int, what: str | None = None)
     if found > limit:
         raise Refused(
             Code.TOO_MANY, f"{what or field}: found {found:,}; expected at most {limit:,}", field
+        )
+
+
+# Who is let in, and with how much
+
+SHORTEST_KEY = 16
+MAX_KEY_FILE = 2**16
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+class ApiKeys:
+    """The keys of a file: one per line; several, so that a new one can be handed out before the old
+    one is withdrawn.
+
+    Only digests are kept, and all are compared in constant time, so that neither memory nor the
+    clock tells a key.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._digests = self._read()
+
+    def reload(self) -> None:
+        """Read the file again; where it is wrong, the keys stay as they were."""
+        self._digests = self._read()
+
+    def _read(self) -> list[bytes]:
+        def wrong(problem: str, found: str | None = None) -> InputError:
+            expected = (
+                f"one key per line, each of at least {SHORTEST_KEY} characters without spaces"
+            )
+            hint = f"For example: openssl rand -hex 32 > {self.file}"
+            return InputError(problem, file=self.file, found=found, expected=expected, hint=hint)
+
+        try:
+            if self.file.exists() and not self.file.is_file():
+                raise wrong("not a file")
+            with self.file.open(encoding="ascii") as stream:
+                content = stream.read(MAX_KEY_FILE + 1)
+        except OSError as error:
+            raise wrong("cannot read", error.strerror) from error
+        except UnicodeDecodeError as error:
+            raise wrong("API keys are plain text (ASCII)") from error
+        lines = [line.strip() for line in content.split("\n") if not line.startswith("#")]
+        keys = [line for line in lines if line]
+        if not keys or len(content) > MAX_KEY_FILE:
+            raise wrong("no API keys")
+        for number, key in enumerate(keys, 1):  # a key is never quoted
+            if not re.fullmatch(rf"\S{{{SHORTEST_KEY},}}", key):
+                raise wrong(f"key {number} is too short or holds spaces")
+        return [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    def knows(self, key: str) -> bool:
+        """Whether a key is one of them; takes the same time whichever it is and however much of it
+        is right."""
+        given = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+        return sum([hmac.compare_digest(given, own) for own in self._digests]) > 0
+
+
+class Guard:
+    """ASGI middleware: lets in who calls us by our name and has a key, reads bodies within a size
+    and a time, and counts what is under way.
+
+    A page that a user of this machine visits can make a name of its own point here (DNS rebinding)
+    and read answers; the name then stands in the Host header, and is none of ours.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        keys: ApiKeys | None = None,
+        hosts: Sequence[str] = ("*",),
+    ) -> None:
+        self.app, self.limits, self.keys, self.hosts = app, limits, keys, hosts
+        self.held: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check, read, pass on: the body lies in the state, and so does the way to count more."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        with contextlib.ExitStack() as held:
+
+            def hold(what: str, number: int) -> None:
+                held.enter_context(self.holding(what, number))
+
+            try:
+                size = self._admit(Headers(scope=scope))
+                hold("requests", 1)
+                hold("bytes", size)
+                scope["state"] |= {"hold": hold, "body": await self._body(Request(scope, receive))}
+            except Refused as refused:
+                await refused.response()(scope, receive, send)
+                return
+            except ClientDisconnect:
+                return
+            try:
+                async with asyncio.timeout(2 * self.limits.seconds):
+                    await self.app(scope, receive, send)
+            except TimeoutError:  # the server hangs up on who has only a part
+                LOG.warning("an answer was not taken in time")
+
+    @contextlib.contextmanager
+    def holding(self, what: str, number: int) -> Iterator[None]:
+        """Count something under way; 503 where there is too much of it, unless it is alone."""
+        most = getattr(self.limits, f"all_{what}")
+        if self.held[what] and self.held[what] + number > most:
+            raise Refused(Code.OVERLOADED, f"too many {what} are under way; try again")
+        self.held[what] += number
+        try:
+            yield
+        finally:
+            self.held[what] -= number
+
+    def _admit(self, headers: Headers) -> int:
+        """The size of the body as declared: bodies of unknown length were refused before."""
+        host = re.sub(r":\d*$", "", headers.get("host", "").lower())
+        if not any(
+            host == name or (name[0] == "*" and host.endswith(name[1:])) for name in self.hosts
+        ):
+            raise Refused(
+                Code.WRONG_HOST, "this server is not called by that name (--allowed-host)"
+            )
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if self.keys is not None and not self.keys.knows(key):
+            raise Refused(
+                Code.UNAUTHORISED,
+                "this server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY",
+            )
+        size = headers.get("content-length", "0")
+        # int() takes seconds for a number of a million digits
+        if not re.fullmatch(r"[0-9]{1,20}", size) or int(size) > self.limits.body:
+            raise self._too_large()
+        return int(size)
+
+    async def _body(self, request: Request) -> bytes:
+        body, seconds = bytearray(), self.limits.read_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > self.limits.body:  # a length that was declared is no promise
+                        raise self._too_large()
+        except TimeoutError:
+            raise Refused(Code.TOO_SLOW, f"the body did not arrive within {seconds:g} s") from None
+        return bytes(body)
+
+    def _too_large(self) -> Refused:
+        most = f"expected at most {self.limits.body:,} bytes"
+        return Refused(Code.BODY_TOO_LARGE, f"the body is too large; {most}")
+
+
+def allowed_hosts(host: str, named: Sequence[str]) -> list[str]:
+    """Names by which a server may be called: on loopback those of this machine, beyond it any,
+    unless some are named.
+
+    Beyond loopback a key is needed, which a page of somebody else does not have.
+    """
+    for name in named:
+        if not re.fullmatch(r"\*|(\*\.)?[^*]+", name):
+            expected = "a name such as api.example.com or *.example.com"
+            raise InputError("not a host name", found=name, expected=expected)
+    own = [*LOOPBACK_NAMES, host, f"[{host}]"] if is_loopback(host) else []
+    return [name.lower() for name in (*named, *own)] or ["*"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or every address of a name, reaches this machine only."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, ValueError):
+        return False
+    addresses = [str(info[4][0]).partition("%")[0] for info in found]
+    return bool(addresses) and all(ip_address(one).is_loopback for one in addresses)
+
+
+def require_key_beyond_loopback(host: str, keys: ApiKeys | None) -> None:
+    """Refuse to listen where others can reach the server and nothing asks who they are."""
+    if keys is None and not is_loopback(host):
+        raise InputError(
+            "a server that others can reach needs an API key",
+            found=f"--host {host}",
+            expected="--api-key-file FILE, or an address of this machine (127.0.0.1)",
+            hint="Make a key with: openssl rand -hex 32 > api.key",
         )
