@@ -1,4 +1,4 @@
-"""What commands print: JSON, tables, steps, and the table that grows on a terminal."""
+"""What commands print: JSON, tables, steps, and how far a study is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from puidrec.cli import output
-from puidrec.cli.output import LiveTable
 from puidrec.comparing.job import DataSpec, Job, Result
 from puidrec.comparing.run import Event, Failure
 
@@ -52,41 +51,10 @@ def test_steps_are_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str
 JOB = Job(DataSpec("coat"), "mf", label="mf [x]")
 
 
-def result(value: float) -> Result:
-    return Result(JOB, {"uauc": value}, {}, 0.25, {}, {})
-
-
-def text(live: LiveTable) -> str:
-    console = Console(file=io.StringIO(), width=90)
-    console.print(live.render())
-    return console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_the_live_table_counts_averages_and_estimates() -> None:
-    live = LiveTable("coat", ("uauc", "validation"), Console(file=io.StringIO()))
-    assert "0 of ? jobs, time left unknown" in text(live)
-    live(Event(1, 4, result(0.7), resumed=True))
-    assert "1 of 4 jobs, time left unknown" in text(live)  # what was finished before tells no pace
-    live.started -= 10
-    live(Event(2, 4, result(0.8), resumed=False))
-    live(Event(3, 4, Failure(JOB, "no"), resumed=False))
-    shown = text(live)
-    assert "3 of 4 jobs, about 0:05 left" in shown
-    row = next(line for line in shown.splitlines() if "mf [x]" in line)
-    assert row.split() == ["mf", "[x]", "2", "1", "0.7500", "0.2500"]
-    live(Event(4, 4, result(0.8), resumed=False))
-    assert "writing" in text(live)
-
-
-def test_the_live_table_is_silent_where_there_is_no_terminal() -> None:
-    quiet, loud = io.StringIO(), io.StringIO()
-    for stream, terminal in ((quiet, False), (loud, True)):
-        with LiveTable(
-            "coat", ("uauc",), Console(file=stream, force_terminal=terminal, width=90)
-        ) as live:
-            live(Event(1, 1, result(0.7), resumed=False))
-    assert quiet.getvalue() == ""
-    assert "mf [x]" in loud.getvalue()
+EVENTS = [
+    Event(1, 2, Result(JOB, {"uauc": 0.7}, {}, 0.25, {}, {}), resumed=True),
+    Event(2, 2, Failure(JOB, "no"), resumed=False),
+]
 
 
 def test_a_line_of_progress_after_two_seconds_and_then_every_thirty() -> None:
@@ -132,12 +100,8 @@ def test_a_bar_in_words() -> None:
         assert output._task_line(bar) == "mf, 1,200 of 3,000, 0:00"
 
 
-def test_quiet_hides_bar_and_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_hides_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_progress", "quiet")
-    stream = io.StringIO()
-    with LiveTable("coat", ("uauc",), Console(file=stream, force_terminal=True, width=90)) as live:
-        live(Event(1, 1, result(0.7), resumed=False))
-    assert stream.getvalue() == ""
     with output.progress_bar() as bar:
         assert bar.disable
 
@@ -152,10 +116,14 @@ def test_verbose_is_a_line_per_step(
         step("writing \x1b[2J")
     told = re.sub(r"\d+:\d\d", "0:00", capsys.readouterr().err)
     assert told == "puid: measuring, 0:00\npuid: writing \\x1b[2J, 0:00\n"
-    stream = io.StringIO()
-    with LiveTable("coat", ("uauc",), Console(file=stream, force_terminal=True, width=90)) as live:
-        live(Event(1, 2, result(0.7), resumed=True))
-    assert stream.getvalue() == "puid: coat: 1 of 2 jobs, time left unknown; mf [x], seed 0\n"
+    with output.jobs_bar("coat") as note:
+        for event in EVENTS:
+            note(event)
+    told = re.sub(r"\d+:\d\d", "0:00", capsys.readouterr().err)
+    assert told == (
+        "puid: coat, job 1: mf [x], seed 0, 1 of 2, 0:00\n"
+        "puid: coat, job 2: mf [x], seed 0, 2 of 2, 0:00\n"
+    )
 
 
 HOSTILE = "a\x1b]0;owned\x07\x9b2J\u202eb\rc"

@@ -4,7 +4,7 @@ never overlap."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puidrec.report.envelope import (
+    CHARACTER,
     HIGH,
     LEFT,
     LOW,
@@ -24,12 +25,11 @@ from puidrec.report.envelope import (
     Mark,
     Panel,
     X,
-    place,
 )
 
 GRID = [1.0, 2.0, 4.0, 8.0]
 Draw = Callable[..., ET.Element]
-MARKS = st.lists(st.tuples(st.floats(60, 740), st.floats(10, 300)), max_size=8)
+MARKS = st.lists(st.tuples(st.floats(1, 8), st.integers(1, 60)), max_size=8)
 
 
 def panel(name: str = "A", **changes: Any) -> Panel:
@@ -175,43 +175,34 @@ def test_names_are_escaped(nasty: str, parsed: Draw) -> None:
 
 
 @given(MARKS)
-def test_no_two_words_overlap_and_all_are_inside(marks: list[tuple[float, float]]) -> None:
-    placed = place([x for x, _ in marks], [w for _, w in marks], 2.0, 758.0)
-    assert [mark.x for mark in placed] == [x for x, _ in marks]
-    for one, two in combinations(placed, 2):
-        assert one.lane != two.lane or one.right < two.left or two.right < one.left
-    for mark in placed:
-        assert mark.left >= 2.0 - 1e-9
-        assert mark.right <= 758.0 + 1e-9
+def test_words_of_marks_are_inside_and_each_in_a_lane_of_its_own(
+    parsed: Draw, marks: list[tuple[float, int]]
+) -> None:
+    chart = drawn(
+        [0.0] * 4, [1.0] * 4, marks=tuple(Mark(x, "x" * n, "benchmark") for x, n in marks)
+    )
+    for size in SIZES:
+        root = parsed(chart, size)
+        words = [one for one in root.iter() if one.attrib.get("class") == "mark-words benchmark"]
+        assert len(words) == len(marks)
+        assert len({one.attrib["y"] for one in words}) == len(words)
+        for one in words:
+            start = float(one.attrib["x"])
+            assert start >= 2.0
+            assert start + CHARACTER * len(one.text or "") <= SIZES[size].width - 1.9
 
 
-@given(MARKS)
-def test_lanes_are_used_from_the_top(marks: list[tuple[float, float]]) -> None:
-    lanes = {mark.lane for mark in place([x for x, _ in marks], [w for _, w in marks], 2.0, 758.0)}
-    assert lanes == set(range(len(lanes)))
-
-
-def test_far_marks_share_a_lane_and_near_ones_step_down() -> None:
-    assert [mark.lane for mark in place([100, 400], [80, 80], 0, 760)] == [0, 0]
-    assert [mark.lane for mark in place([100, 120], [80, 80], 0, 760)] == [0, 1]
-
-
-def test_words_at_the_right_edge_turn_to_the_left() -> None:
-    assert [mark.anchor for mark in place([100, 700], [80, 80], 0, 760)] == ["start", "end"]
-
-
-def test_words_that_turn_left_stand_above_the_lines_they_reach_over() -> None:
-    near, edge = place([650, 700], [20, 100], 0, 760)
-    assert (edge.lane, near.lane) == (0, 1)
-
-
-def test_words_go_to_the_side_where_no_line_runs_through_them() -> None:
-    first, edge = place([600, 690], [90, 90], 0, 760)
-    assert (first.anchor, edge.anchor) == ("end", "end")
-    assert not (first.left < edge.x < first.right)
-
-
-def test_a_line_does_not_run_through_the_words_below_it() -> None:
-    first, second = place([100, 120], [80, 20], 0, 760)
-    assert second.lane > first.lane
-    assert not (second.left < first.x < second.right)
+def test_words_stand_right_of_their_line_and_at_the_edge_left_of_it(parsed: Draw) -> None:
+    marks = (Mark(2.0, "inner", "benchmark"), Mark(7.9, "at the edge", "certificate"))
+    nodes = list(parsed(drawn([0.0] * 4, [1.0] * 4, marks=marks)).iter())
+    lines = [
+        float(one.attrib["x1"]) for one in nodes if one.attrib.get("class", "").startswith("mark ")
+    ]
+    starts = [
+        float(one.attrib["x"])
+        for one in nodes
+        if one.attrib.get("class", "").startswith("mark-words")
+    ]
+    assert lines == sorted(lines)
+    assert starts[0] == lines[0] + 4
+    assert starts[1] + CHARACTER * len("at the edge") == pytest.approx(lines[1] - 4, abs=0.1)

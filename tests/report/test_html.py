@@ -72,7 +72,6 @@ EVERYTHING = """
 {{ blocks.facts([(name, name)]) }}
 {{ blocks.facts([]) }}
 {% call blocks.callout("warn", name) %}{{ blocks.points([name]) }}{% endcall %}
-{{ blocks.heat_map(HeatMap([[1.0]], [name], [name], name, name, name, name)) }}
 {% call blocks.details(name) %}{% call blocks.details(name) %}{{ name }}{% endcall %}{% endcall %}
 {{ drawn.envelope(panels) }}
 {% endcall %}

@@ -9,15 +9,12 @@ import os
 import re
 import sys
 import threading
-import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
@@ -26,12 +23,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
-    from puidrec.comparing.job import Result
     from puidrec.comparing.run import Event
 
 console = Console(highlight=False)
@@ -124,7 +118,7 @@ def progress_bar() -> Iterator[Progress]:
     terminal = Console(stderr=True)
     bar = _Steps(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
@@ -221,89 +215,19 @@ def _finite(content: Any) -> Any:
     return content
 
 
-class LiveTable:
-    """A table that grows while a study runs: jobs done, means per method so far, and the time left.
+@contextlib.contextmanager
+def jobs_bar(words: str) -> Iterator[Callable[[Event], None]]:
+    """Show how far a study is and which job ended last; call the yielded function with each event."""
+    with progress_bar() as bar:
+        task = bar.add_task(words, total=None)
 
-    On standard error, and gone when the study is done; where that is not a terminal, only a line
-    now and then. Call it with each event.
-    """
-
-    def __init__(
-        self, words: str, metrics: Sequence[str] = (), console: Console | None = None
-    ) -> None:
-        self.words, self.metrics = words, list(metrics)
-        self.done, self.total, self.fresh = 0, 0, 0
-        self.values: dict[str, list[Result]] = {}
-        self.failed: dict[str, int] = {}
-        self.started = time.monotonic()
-        terminal = console or Console(stderr=True)
-        self.live = Live(
-            get_renderable=self.render,
-            console=terminal,
-            transient=True,
-            auto_refresh=True,
-            refresh_per_second=2,
-        )
-        self.shown = terminal.is_terminal and tells_progress() and not is_verbose()
-        self.terminal = terminal
-        self.lines = progress_lines(self.line, terminal)
-
-    def __enter__(self) -> Self:
-        if self.shown:
-            self.live.start()
-        self.lines.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.lines.__exit__(None, None, None)
-        if self.shown:
-            self.live.stop()
-
-    def __call__(self, event: Event) -> None:
-        """Take note of a job that ended."""
-        from puidrec.comparing.job import Result
-
-        self.done, self.total = event.done, event.total
-        self.fresh += not event.resumed
-        outcome, name = event.outcome, event.outcome.job.name
-        if isinstance(outcome, Result):
-            self.values.setdefault(name, []).append(outcome)
-        else:
-            self.failed[name] = self.failed.get(name, 0) + 1
-        if is_verbose() and tells_progress():
-            write_line(f"{self.line()}; {name}, seed {outcome.job.seed}", self.terminal)
-
-    def line(self) -> str:
-        """How far the study is."""
-        return f"{self.words}: {self.done} of {self.total or '?'} jobs, {self._time_left()}"
-
-    def render(self) -> Group:
-        """What is known so far."""
-        line = Text(self.line())
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("method")
-        for column in ("done", "failed", *self.metrics):
-            table.add_column(column, justify="right")
-        for name in dict.fromkeys([*self.values, *self.failed]):
-            results = self.values.get(name, [])
-            means = [_mean(results, metric) for metric in self.metrics]
-            table.add_row(
-                Text(name), str(len(results)), str(self.failed.get(name, 0) or ""), *means
+        def note(event: Event) -> None:
+            job = event.outcome.job
+            bar.update(
+                task,
+                description=f"{words}, job {event.done}: {job.name}, seed {job.seed}",
+                completed=event.done,
+                total=event.total,
             )
-        return Group(
-            line, ProgressBar(total=max(self.total, 1), completed=self.done, width=40), table
-        )
 
-    def _time_left(self) -> str:
-        """From the pace of the jobs that ran just now; those found finished took no time."""
-        if not self.fresh or self.done >= self.total:
-            return "time left unknown" if self.done < self.total or not self.total else "writing"
-        seconds = (time.monotonic() - self.started) / self.fresh * (self.total - self.done)
-        return f"about {_clock(seconds)} left"
-
-
-def _mean(results: Sequence[Result], metric: str) -> str:
-    """The mean over the seeds done; `validation` is a score like a metric."""
-    values = [r.validation if metric == "validation" else r.metrics.get(metric) for r in results]
-    known = [value for value in values if value is not None]
-    return f"{fmean(known):.4f}" if known else ""
+        yield note

@@ -11,7 +11,7 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.command import Options, command, option, quick_imports
-from puidrec.cli.output import LiveTable, print_json, print_page, progress_bar, say
+from puidrec.cli.output import jobs_bar, print_json, print_page, progress_bar, say
 from puidrec.errors import InputError, PuidError
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ def compare(
     chosen, (spec, loaded) = study.model_settings(context, data), data_spec(data)
     plan = table.plan(loaded, spec, study, chosen)
     heading = f"{spec.title}, {len(plan.names)} methods × {study.seeds} seeds"
-    with LiveTable(heading, plan.metrics) as live:
+    with jobs_bar(heading) as note:
         results = run_jobs(
-            plan.jobs, output.out, engine=study.engine, workers=study.workers, progress=live
+            plan.jobs, output.out, engine=study.engine, workers=study.workers, progress=note
         )
     failures = [str(failure) for failure in results.failures]
     if not results:
@@ -246,7 +246,7 @@ def tune(
     seeds, (spec, _) = study.seed_numbers(), data_spec(data)
     own = row.own_settings(chosen)
     job = Job(spec, row.name, study.seed, study.protocol, own, budget=search.budget)
-    with LiveTable(f"{row.name} on {spec.title}", ("validation",)) as live:
+    with jobs_bar(f"{row.name} on {spec.title}") as note:
         found = tune_job(
             job,
             seeds,
@@ -254,7 +254,7 @@ def tune(
             sampler=search.sampler,
             engine=study.engine,
             workers=study.workers,
-            progress=live,
+            progress=note,
         )
     if output.out is not None:
         found.save(output.out)

@@ -12,7 +12,17 @@ from matplotlib.figure import Figure
 
 from puidrec.report.charts import BLUE, DARK, GREY, canvas, canvas_of_rows, factor_ticks
 from puidrec.report.envelope import ModelNames, draw, envelopes_of
-from puidrec.report.page import Tone, bin_values, finite, fragment, render, short_labels, show
+from puidrec.report.page import (
+    Column,
+    Table,
+    Tone,
+    bin_values,
+    finite,
+    fragment,
+    render,
+    short_labels,
+    show,
+)
 
 METRICS = ("error", "ranking", "precision", "ndcg")
 VERDICTS: dict[str, tuple[Tone, str]] = {
@@ -29,7 +39,7 @@ LABEL = 48
 
 def audit_html(audit: Mapping[str, Any], **more: Any) -> str:
     """The page of one audit; a part that the file lacks is left out. `more` goes to the template."""
-    names, gamma_map = names_of(audit), audit.get("gamma_map") or {}
+    names = names_of(audit)
     tone, label = VERDICTS.get(
         str(audit.get("verdict")), ("info", str(audit.get("verdict") or "Audit"))
     )
@@ -43,8 +53,7 @@ def audit_html(audit: Mapping[str, Any], **more: Any) -> str:
         leads=judged_leads(audit),
         panels=envelopes_of(audit, names),
         draw=draw,
-        users=_axis(gamma_map.get("user_bins") or [], "users"),
-        items=_axis(gamma_map.get("item_bins") or [], "items"),
+        gamma_map=_gamma_map(audit.get("gamma_map") or {}),
         **more,
     )
 
@@ -108,6 +117,18 @@ def span(found: Mapping[str, Any] | None) -> str:
 def factor(tipping: Mapping[str, Any], key: str) -> str:
     """A tipping point in words: infinite where flagged so, a dash where unknown."""
     return "∞" if tipping.get(f"{key}_infinite") else show(tipping.get(key), ".2f")
+
+
+def _gamma_map(found: Mapping[str, Any]) -> Table | None:
+    """Γ by group of users and group of items; None for the file of an earlier version without it."""
+    if not found.get("values"):
+        return None
+    (users, by_user), (items, by_item) = (
+        _axis(found[f"{side}_bins"], f"{side}s") for side in ("user", "item")
+    )
+    rows = [[label, *values] for label, values in zip(users, found["values"], strict=True)]
+    caption = f"Γ by group of users and group of items (geometric mean over pairs); {by_item}."
+    return Table([by_user, *(Column(name, ".2f") for name in items)], rows, caption)
 
 
 def _axis(labels: Sequence[object], side: str) -> tuple[list[str], str]:

@@ -12,8 +12,8 @@ that shrinks with the window cannot be read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from puidrec.errors import InputError
@@ -38,7 +38,6 @@ NAME = 26
 LEFT, RIGHT, LANE = 62.0, 14.0, 19.0
 CHARACTER = 6.9
 """Generous width of a character at the size marks are set in, in pixels."""
-GAP = 8.0
 
 
 class Size(NamedTuple):
@@ -345,17 +344,6 @@ def _marks(audit: Mapping[str, Any]) -> list[Mark]:
 # The drawing
 
 
-class Placed(NamedTuple):
-    """The words of one mark: lane (0 is the top one), the span they cover, and on which side of the
-    line they are (`start`: right of it)."""
-
-    x: float
-    lane: int
-    left: float
-    right: float
-    anchor: str
-
-
 @dataclass(frozen=True)
 class Drawing:
     """One panel by one way of finding the range, at one size, in pixels."""
@@ -370,7 +358,7 @@ class Drawing:
     up: list[tuple[float, str]]
     area: list[tuple[float, float]]  # the range as a polygon
     lines: list[tuple[str, list[tuple[float, float]]]]  # curves, by class of the style sheet
-    marks: list[tuple[Mark, Placed]]
+    marks: list[tuple[str, str, float, float]]  # kind, words, where its line is, where they begin
     tip: Number
 
 
@@ -384,7 +372,7 @@ def draw(panel: Panel, band: Band, size: str) -> Drawing:
         )
 
     marks = _placed((*panel.marks, *([band.tip] if band.tip else [])), ends, across, size)
-    top = 8.0 + LANE * (max((place.lane for _, place in marks), default=-1) + 1)
+    top = 8.0 + LANE * len(marks)
     foot, heights = top + room.height, _heights(panel, band)
 
     def up(values: Iterable[Number]) -> list[Number]:
@@ -440,58 +428,18 @@ def _heights(panel: Panel, band: Band) -> tuple[float, float]:
 
 
 def _placed(
-    marks: Sequence[Mark], ends: tuple[float, float], across: Any, size: str
-) -> list[tuple[Mark, Placed]]:
-    """Marks within the axis, their words cut to what fits, and where the words go."""
-    room = SIZES[size]
-    cut = [
-        replace(
-            mark,
-            label=clip_text((mark.short if size == "narrow" else "") or mark.label, room.label),
-        )
-        for mark in marks
-        if ends[0] <= mark.at <= ends[1]
-    ]
-    widths = [CHARACTER * len(mark.label) for mark in cut]
-    spots = place([across(mark.at) for mark in cut], widths, 2.0, room.width - 2.0)
-    return list(zip(cut, spots, strict=True))
-
-
-def place(
-    positions: Sequence[float], widths: Sequence[float], low: float, high: float
-) -> list[Placed]:
-    """Lanes for marks at `positions` whose words are `widths` wide, all within [low, high].
-
-    Marks whose words fit only to the left of their line come first, from the right; then the
-    others, from the left. Each takes the highest lane where its words meet no other words, its line
-    (which runs down from its lane) meets no words below, and no line from above meets its words;
-    where there is none, a new lane below.
-    """
-    turned = [x + 4.0 + width > high for x, width in zip(positions, widths, strict=True)]
-    order = sorted(
-        range(len(positions)),
-        key=lambda k: (-1, -positions[k], k) if turned[k] else (0, positions[k], k),
-    )
-    placed: dict[int, Placed] = {}
-    for k in order:
-        x, width = positions[k], widths[k]
-        sides = [(x + 4.0, x + 4.0 + width, "start"), (x - 4.0 - width, x - 4.0, "end")]
-        left = max(low, min(x + 4.0, high - width))  # words too wide for either side
-        options = [side for side in sides if side[0] >= low and side[1] <= high]
-        lanes = max((mark.lane for mark in placed.values()), default=-1) + 2
-        free = [
-            Placed(x, lane, *option)
-            for lane in range(lanes)
-            for option in options or [(left, left + width, "start")]
-        ]
-        fits = (mark for mark in free if all(_apart(mark, other) for other in placed.values()))
-        placed[k] = next(fits, free[-1])
-    return [placed[k] for k in range(len(positions))]
-
-
-def _apart(one: Placed, two: Placed) -> bool:
-    """Whether neither words meet words, nor the line of the upper mark the words of the lower."""
-    if one.lane == two.lane:
-        return one.left >= two.right + GAP or two.left >= one.right + GAP
-    upper, lower = (one, two) if one.lane < two.lane else (two, one)
-    return not lower.left - 2.0 < upper.x < lower.right + 2.0
+    marks: Sequence[Mark], ends: tuple[float, float], across: Callable[[float], float], size: str
+) -> list[tuple[str, str, float, float]]:
+    """Marks within the axis from left to right, each with its words in a lane of its own: right of
+    its line, else left of it, else where they fit."""
+    room, found = SIZES[size], []
+    for mark in sorted(marks, key=lambda mark: mark.at):
+        if ends[0] <= mark.at <= ends[1]:
+            words = clip_text((mark.short if size == "narrow" else "") or mark.label, room.label)
+            x, width, high = across(mark.at), CHARACTER * len(words), room.width - 2.0
+            left = x - 4.0 - width
+            fits_left = left if left >= 2.0 else high - width
+            found.append(
+                (mark.kind, words, x, x + 4.0 if x + 4.0 + width <= high else max(2.0, fits_left))
+            )
+    return found

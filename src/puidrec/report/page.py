@@ -31,8 +31,6 @@ from puidrec.errors import InputError
 Tone = Literal["good", "warn", "bad", "info"]
 """good: it holds; warn: with care; bad: it does not hold; info: neither. Boxes show it by icon and
 word, not by colour alone."""
-SHADES = 8
-"""Shades of a heat map from lightest to darkest; the style sheet has a pair of colours for each."""
 CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 SPAN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")
 
@@ -140,61 +138,6 @@ def _shown(cell: Value | Cell, column: Column) -> Cell:
         for v in map(finite, (full.bar, full.tick))
     )
     return Cell(as_number(full.value), text, full.tone, bar, tick)
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """Factors by row and column, shaded by ratio between the smallest and the largest; missing ones
-    are blank."""
-
-    values: Sequence[Sequence[float | None]]
-    rows: Sequence[str]
-    columns: Sequence[str]
-    caption: str
-    row_title: str = ""
-    column_title: str = ""
-    unit: str = ""
-
-    def __post_init__(self) -> None:
-        if [len(row) for row in self.values] != [len(self.columns)] * len(self.rows):
-            raise InputError(
-                "values of a heat map do not fit its labels",
-                expected=f"{len(self.rows)} rows of {len(self.columns)}",
-            )
-
-    @property
-    def body(self) -> list[tuple[str, list[tuple[str, int | None]]]]:
-        """Per row: its label, and per cell the text and the shade."""
-        edges = self._edges()
-        return [
-            (label, [(show(value, ".2f"), _shade(value, edges)) for value in row])
-            for label, row in zip(self.rows, self.values, strict=True)
-        ]
-
-    @property
-    def legend(self) -> list[tuple[str, int]]:
-        """Shades, each with the value at its lower edge; one alone where all values are equal."""
-        edges = self._edges()
-        kept = sorted({edge: _shade(edge, edges) or 0 for edge in edges[:-1]}.items())
-        return [(show(edge, ".2f"), shade) for edge, shade in kept]
-
-    @property
-    def top(self) -> str:
-        """The value at the upper end of the scale."""
-        return show(self._edges()[-1], ".2f")
-
-    def _edges(self) -> list[float]:
-        values = [v for row in self.values for v in map(finite, row) if v is not None and v > 0.0]
-        return np.geomspace(min(values), max(values), SHADES + 1).tolist() if values else []
-
-
-def _shade(value: float | None, edges: Sequence[float]) -> int | None:
-    number = finite(value)
-    if number is None or not edges:
-        return None
-    if edges[0] == edges[-1]:
-        return SHADES // 2
-    return int(np.searchsorted(edges[1:-1], number * (1 + 1e-9), side="right"))
 
 
 def render(template: str | Template, *, lenient: bool = False, **values: Any) -> str:
@@ -325,7 +268,6 @@ def _environment() -> Environment:
     environment.globals |= {
         "Table": Table,
         "Cell": Cell,
-        "HeatMap": HeatMap,
         "ICONS": ICONS,
     }
     return environment
