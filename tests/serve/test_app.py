@@ -359,7 +359,7 @@ def test_an_answer_has_a_time(
 
     client = client_of(model, seconds=0.05)
     engine = client.app.state.serving.service.answers.engine
-    monkeypatch.setattr(engine, "best_of_each", lambda queries: time.sleep(0.5))
+    monkeypatch.setattr(engine, "best", lambda query: time.sleep(0.5))
     client.refused("/recommend", {"users": [1]}, 503, "overloaded", "0.05 s")
 
 
@@ -478,11 +478,13 @@ def test_work_that_cannot_be_done_in_time_is_refused_at_once(
 ) -> None:
     client = client_of(model, seconds=2)
     worker = client.app.state.worker
-    worker._waiting_scores, worker._seconds_per_score = 1000, 0.01  # ten seconds of work
+    worker._waiting, worker._pace = 1000, (10.0, 1000.0)  # ten seconds of work
     answer = client.post("/recommend", {"users": [1] * 60})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
-    assert client.post("/recommend", {"users": [1]}).status_code == 200  # it goes before what waits
-    worker._waiting_scores, worker._seconds_per_score = 1000, 0.01
+    assert (
+        client.post("/recommend", {"users": [1]}).status_code == 200
+    )  # no slice lines up before it
+    worker._waiting, worker._pace = 1000, (10.0, 1000.0)
     assert client.get("/readyz").status_code == 503
     assert client.get("/livez").status_code == client.ask("HEAD", "/livez").status_code == 200
 

@@ -1,5 +1,4 @@
-"""The engine against the library's own recommend; the queue: who shares a product, and who waits
-for whom."""
+"""The engine against the library's own recommend; and who waits for whom."""
 
 from __future__ import annotations
 
@@ -33,17 +32,8 @@ def query(
     return Query(engine.user_factors[users], seen_by, k, candidates or engine.catalogue)
 
 
-def same(found: Ranking, expected: Ranking) -> bool:
-    close = np.allclose(found.scores, expected.scores, atol=1e-6)
-    return np.array_equal(found.codes, expected.codes) and close
-
-
 @pytest.mark.parametrize("exclude", [True, False])
-@pytest.mark.parametrize("block", [2**23, 40 * 7])
-def test_agrees_with_recommend(
-    model: Recommender, exclude: bool, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "BLOCK_SCORES", block)
+def test_agrees_with_recommend(model: Recommender, exclude: bool) -> None:
     engine, everyone = Engine(model), np.arange(60)
     ranking = engine.best(query(engine, everyone, 5, exclude=exclude))
     frame = model.recommend(model.user_ids_.ids, k=5, exclude_seen=exclude, scale="unit")
@@ -88,18 +78,6 @@ def test_cold_start_items_rank_beside_the_others(model: Recommender) -> None:
         assert order.index(40) == order.index(3) + 1  # equal scores: the catalogue first
 
 
-def test_joined_queries_get_their_own_answers(model: Recommender) -> None:
-    engine = Engine(model)
-    parts = [query(engine, np.array(users), 3) for users in ([4], [7, 7, 1], [59])]
-    assert parts[0].joins(parts[1])
-    assert not parts[0].joins(query(engine, np.array([4]), 4))
-    assert not parts[0].joins(
-        query(engine, np.array([4]), 3, candidates=engine.choose(np.array([1]), NOTHING))
-    )
-    for found, part in zip(engine.best_of_each(parts), parts, strict=True):
-        assert same(found, engine.best(part))
-
-
 def test_pairs_score_as_predict_does(model: Recommender) -> None:
     engine, rng = Engine(model), np.random.default_rng(0)
     users, items = rng.integers(0, 60, 100), rng.integers(0, 40, 100)
@@ -114,17 +92,17 @@ class Slow(Engine):
         super().__init__(model)
         self.gate, self.products = threading.Event(), []
 
-    def best_of_each(self, queries: list[Query]) -> list[Ranking]:
+    def best(self, query: Query) -> Ranking:
         self.gate.wait(10)
-        self.products.append([len(query.users) for query in queries])
-        if any(query.k == 13 for query in queries):
+        self.products.append(len(query.users))
+        if query.k == 13:
             raise RuntimeError("broken")
-        return super().best_of_each(queries)
+        return super().best(query)
 
 
 @pytest.fixture
 def engine(model: Recommender, monkeypatch: pytest.MonkeyPatch) -> Slow:
-    monkeypatch.setattr(module, "BLOCK_SCORES", 40 * 10)  # ten users per block
+    monkeypatch.setattr(module, "SLICE_SCORES", 40 * 10)  # ten users per slice
     return Slow(model)
 
 
@@ -156,24 +134,6 @@ def test_answers_are_those_of_the_engine(engine: Slow, model: Recommender) -> No
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
 
 
-def test_those_who_wait_share_a_product(engine: Slow) -> None:
-    asyncio.run(gathered(engine, [query(engine, [user]) for user in range(25)]))
-    assert sorted(map(len, engine.products)) in ([5, 10, 10], [1, 4, 10, 10])
-
-
-def test_other_k_and_other_candidates_do_not_mix(engine: Slow) -> None:
-    some = engine.choose(np.arange(5), NOTHING)
-    queries = [
-        query(engine, [0]),
-        query(engine, [1], k=4),
-        query(engine, [2], candidates=some),
-        query(engine, [3]),
-    ]
-    asyncio.run(gathered(engine, queries))
-    assert sorted(np.concatenate(engine.products)) == [1] * 4
-    assert len(engine.products) >= 3
-
-
 def test_a_single_user_does_not_wait_for_a_giant(engine: Slow) -> None:
     done: list[str] = []
 
@@ -193,7 +153,7 @@ def test_a_single_user_does_not_wait_for_a_giant(engine: Slow) -> None:
 
     asyncio.run(story())
     assert done == ["single", "giant"]
-    assert engine.products.index([1]) <= 2
+    assert engine.products.index(1) <= 2
 
 
 def test_what_nobody_waits_for_is_not_computed(engine: Slow) -> None:
@@ -211,7 +171,7 @@ def test_what_nobody_waits_for_is_not_computed(engine: Slow) -> None:
         worker.close()
 
     asyncio.run(story())
-    assert engine.products == [[1]]
+    assert engine.products == [1]
 
 
 def test_a_failure_reaches_its_own_request_only(engine: Slow) -> None:
@@ -223,34 +183,27 @@ def test_a_failure_reaches_its_own_request_only(engine: Slow) -> None:
     assert isinstance(found[2], Ranking)
 
 
-def test_large_requests_take_turns_and_small_ones_go_first_but_not_for_ever(
+def test_a_single_user_waits_for_at_most_one_slice_of_each_large_request(
     engine: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slices of a giant between single users: one at least after every four products of theirs."""
     monkeypatch.setattr(module, "SLICE_SCORES", 40 * 2)
     order: list[str] = []
 
-    async def ask(worker: Worker, name: str, users: list[int], k: int) -> None:
-        await worker.parts(
-            engine, query(engine, users, k), lambda ranking, start: order.append(name)
-        )
+    async def ask(worker: Worker, name: str, users: list[int]) -> None:
+        await worker.parts(engine, query(engine, users), lambda ranking, start: order.append(name))
 
     async def story() -> None:
         worker = Worker()
-        giants = [asyncio.create_task(ask(worker, name, list(range(8)), 5)) for name in ("a", "b")]
+        giants = [asyncio.create_task(ask(worker, name, list(range(8)))) for name in ("a", "b")]
         await asyncio.sleep(0.05)
-        singles = [
-            asyncio.create_task(ask(worker, "single", [1], 20 + n)) for n in range(10)
-        ]  # none joins another
+        singles = [asyncio.create_task(ask(worker, "single", [1])) for _ in range(3)]
         await asyncio.sleep(0.05)
         engine.gate.set()
         await asyncio.gather(*giants, *singles)
         worker.close()
 
     asyncio.run(story())
-    assert order[0] == "a"  # it was being computed when the others came
-    assert order[1:14] == ["single"] * 4 + ["b"] + ["single"] * 4 + ["a"] + ["single"] * 2 + ["b"]
-    assert sorted(order[14:]) == ["a"] * 2 + ["b"] * 2
+    assert order == ["a", "b", *["single"] * 3, *["a", "b"] * 3]
 
 
 def test_a_slice_is_bounded_by_scores_and_by_results(model: Recommender) -> None:
@@ -259,15 +212,6 @@ def test_a_slice_is_bounded_by_scores_and_by_results(model: Recommender) -> None
     assert engine.slice_users(query(engine, [0], 5)) == module.SLICE_RESULTS // 5
     many = replace(engine.catalogue, factors=torch.zeros(module.SLICE_SCORES // 3, 6))
     assert engine.slice_users(query(engine, [0], 1, candidates=many)) == 3
-
-
-def test_a_small_product_that_was_held_up_is_no_measure_of_large_ones() -> None:
-    worker = Worker()
-    for _ in range(20):
-        worker._note_pace(0.003, 260_000)
-    usual = worker._seconds_per_score
-    worker._note_pace(1.0, 1000)  # a busy machine
-    assert worker._seconds_per_score < 40 * usual  # not the 86,000-fold pace of that product
 
 
 def test_what_waits_is_estimated_by_the_pace_of_the_last_products(engine: Slow) -> None:

@@ -310,13 +310,13 @@ def test_what_was_loaded_is_out_of_the_collectors_sight() -> None:
         gc.unfreeze()
 
 
-def test_memory_for_a_whole_block_is_there_before_anybody_asks() -> None:
+def test_memory_for_a_slice_is_there_before_anybody_asks() -> None:
     running = Running(random_model(500, 20_000, 16))
     with running.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         read_answer(connection)
     engine = running.app.state.serving.service.answers.engine
-    assert engine._buffer.numel() == engine.users_per_block * 20_000
+    assert engine._buffer.numel() == SLICE_SCORES // 20_000 * 20_000
     running.stop()
 
 

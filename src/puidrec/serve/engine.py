@@ -1,11 +1,9 @@
-"""The best candidates of users, in blocks: one product per block, then a partial sort. Codes in,
-codes out.
+"""The best candidates of users: one product, then a partial sort. Codes in, codes out.
 
-Scores of a block are written into one buffer that is kept, so that memory does not grow with
-requests. One thread computes (`Worker`): small requests that fit together share a product, and a
-request of many users is cut into slices that take about as long as one user does. Small requests go
-first; slices of large ones take turns, and one of them runs after every few products of small ones.
-So a single user waits for about one slice, whatever else is under way, and nobody waits for ever.
+One thread computes (`Worker`). A request of many users is cut into slices that take about as long as
+one user does; the next slice lines up when the one before it is done. So requests take turns, and a
+single user waits for at most one slice of each large request, however large that is. Scores are
+written into one buffer that is kept, so that memory does not grow with requests.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,11 @@ from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.methods.spectrum.members import gamma_max
 from puidrec.model import Recommender
 
-BLOCK_SCORES = 2**23
-"""Scores held at once: 32 MB, 83 users against 100,000 items."""
 SLICE_SCORES = 2**18
 """Scores of one slice of a large request: the scores, and the results below, are what a single user
 may wait for."""
 SLICE_RESULTS = 500
 """Results of one slice: they are turned into text at once, during which no other thread runs."""
-SMALL_IN_A_ROW = 4
-"""Products of small requests after which a slice of a large one runs, where one waits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +74,6 @@ class Query:
             history=self.history and (self.history[0][start : stop + 1], self.history[1]),
         )
 
-    def joins(self, other: Query) -> bool:
-        """Whether one product can answer both."""
-        alone = (self.path_users, other.path_users, self.history, other.history)
-        same = self.candidates is other.candidates and self.k == other.k
-        return same and all(part is None for part in alone)
-
 
 @dataclass(frozen=True)
 class Ranking:
@@ -113,20 +102,15 @@ class Engine:
         self.catalogue = Candidates(factors, everything, everything, nothing)
         self._buffer = torch.empty(0, device=self.device)
 
-    @property
-    def users_per_block(self) -> int:
-        """Users whose scores fit into the buffer."""
-        return max(1, BLOCK_SCORES // max(len(self.item_factors), 1))
-
     def slice_users(self, query: Query) -> int:
         """Users of a query whose scores and results fit into one slice."""
         by_scores = SLICE_SCORES // max(len(query.candidates.factors), 1)
         return max(1, min(by_scores, SLICE_RESULTS // query.k))
 
     def warm_up(self) -> None:
-        """Answer once for as many users as fit into the buffer, so that no client waits for memory
-        to be found."""
-        users = self.user_factors[: self.users_per_block]
+        """Answer one slice, so that no client waits for memory to be found."""
+        size = max(1, SLICE_SCORES // max(len(self.item_factors), 1))
+        users = self.user_factors[:size]
         self.best(Query(users, np.arange(len(users)), 1, self.catalogue))
 
     def choose(
@@ -152,31 +136,12 @@ class Engine:
         left_out = chosen.rows[excluded]
         return replace(chosen, excluded=left_out[left_out >= 0])
 
-    def best(self, query: Query) -> Ranking:
-        """The k best candidates of every user, block by block."""
-        starts = range(0, len(query.users), self.users_per_block)
-        blocks = [self._block(query.part(at, at + self.users_per_block)) for at in starts]
-        codes, scores = ([getattr(one, name) for one in blocks] for name in ("codes", "scores"))
-        last = [one.gamma_max for one in blocks if one.gamma_max is not None]
-        gammas = np.concatenate(last) if last else None
-        return Ranking(np.concatenate(codes), np.concatenate(scores), gammas)
-
-    def best_of_each(self, queries: list[Query]) -> list[Ranking]:
-        """Answers to queries that join each other, from one product."""
-        if len(queries) == 1:
-            return [self.best(queries[0])]
-        users = np.concatenate([query.users for query in queries])
-        seen_by = np.concatenate([query.seen_by for query in queries])
-        ranking = self.best(replace(queries[0], users=users, seen_by=seen_by))
-        ends = np.cumsum([len(query.users) for query in queries])[:-1]
-        pairs = zip(np.split(ranking.codes, ends), np.split(ranking.scores, ends), strict=True)
-        return [Ranking(*pair) for pair in pairs]
-
     def pair_scores(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Scores of pairs given as rows of factors, on the scale of the target."""
         return self.scale.of_scores(np.einsum("nd,nd->n", users, items))
 
-    def _block(self, query: Query) -> Ranking:
+    def best(self, query: Query) -> Ranking:
+        """The k best candidates of every user."""
         candidates, n_users = query.candidates, len(query.users)
         if self._buffer.numel() < query.cost:
             self._buffer = torch.empty(query.cost, device=self.device)
@@ -202,114 +167,62 @@ Render = Callable[[Ranking, int], Any]
 its first user."""
 
 
-@dataclass(frozen=True, eq=False)
-class _QueryPart:
-    engine: Engine
-    query: Query
-    render: Render
-    start: int
-    answer: asyncio.Future[Any]
-
-
 class Worker:
-    """Answers queries on one thread; belongs to one event loop. Engines may change while it works."""
+    """Answers queries on one thread. Engines may change while it works."""
 
     def __init__(self) -> None:
-        self._small: list[_QueryPart] = []
-        self._large: list[_QueryPart] = []
-        self._in_a_row, self._waiting_scores = 0, 0
-        self._seconds_per_score, self._pace = 0.0, (0.0, 0.0)
-        self._busy: asyncio.Task[None] | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, "puid-serve")
+        self._waiting, self._lined_up = 0, 0
+        """Scores of all requests under way, and of their slices that line up for the thread."""
+        self._pace = (0.0, 1.0)
 
     @property
     def waiting_seconds(self) -> float:
         """How long all that waits now will take, by the pace of the last products."""
-        return self._waiting_scores * self._seconds_per_score
+        return self._seconds(self._waiting)
 
     def waiting_for(self, engine: Engine, query: Query) -> float:
-        """How long what goes before a query will take: a small one does not wait for large ones."""
-        if len(query.users) > engine.slice_users(query):
-            return self.waiting_seconds
-        return sum(part.query.cost for part in self._small) * self._seconds_per_score
+        """How long what goes before a query will take: of a large request, one slice does."""
+        alone = len(query.users) <= engine.slice_users(query)
+        return self._seconds(self._lined_up if alone else self._waiting)
 
-    def _note_pace(self, seconds: float, scores: int) -> None:
-        """Sums that forget: one small product that was held up says little about the time of large
-        ones."""
-        self._pace = (0.95 * self._pace[0] + seconds, 0.95 * self._pace[1] + max(scores, 1))
-        self._seconds_per_score = self._pace[0] / self._pace[1]
+    def _seconds(self, scores: int) -> float:
+        return scores * self._pace[0] / self._pace[1]
 
     async def parts(self, engine: Engine, query: Query, render: Render) -> list[Any]:
         """The answer in parts, in the order of the users, each as `render` makes it of a ranking.
 
-        A slice lines up when the one before it is done: so large requests take turns. Where the
-        caller gives up (cancellation), what has not begun is not computed.
+        Where the caller gives up (cancellation), what has not begun is not computed.
         """
         size, found, left = engine.slice_users(query), [], query.cost
-        lane = self._small if len(query.users) <= size else self._large
-        self._waiting_scores += left
+        loop = asyncio.get_running_loop()
+        self._waiting += left
         try:
             for at in range(0, len(query.users), size):
-                answer = asyncio.get_running_loop().create_future()
-                part = _QueryPart(engine, query.part(at, at + size), render, at, answer)
-                lane.append(part)
-                if self._busy is None or self._busy.done():
-                    self._busy = asyncio.create_task(self._work())
-                found.append(await answer)
-                left -= part.query.cost
-                self._waiting_scores -= part.query.cost
+                part = query.part(at, at + size)
+                self._lined_up += part.cost
+                call = partial(self._compute, engine, part, render, at)
+                try:
+                    found.append(await loop.run_in_executor(self._thread, call))
+                finally:
+                    self._lined_up -= part.cost
+                left -= part.cost
+                self._waiting -= part.cost
         finally:
-            self._waiting_scores -= left
+            self._waiting -= left
         return found
+
+    def _compute(self, engine: Engine, part: Query, render: Render, start: int) -> Any:
+        began = time.perf_counter()
+        answer = render(engine.best(part), start)
+        self._note_pace(time.perf_counter() - began, part.cost)
+        return answer
+
+    def _note_pace(self, seconds: float, scores: int) -> None:
+        # sums that forget: one small product that was held up says little about large ones
+        self._pace = (0.95 * self._pace[0] + seconds, 0.95 * self._pace[1] + scores)
 
     def close(self) -> None:
         """Let the thread end; a query after that starts another."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-            self._thread = None
-
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._thread = self._thread or ThreadPoolExecutor(1, "puid-serve")
-        while batch := self._batch():
-            began, scores = time.perf_counter(), sum(part.query.cost for part in batch)
-            try:
-                answers = await loop.run_in_executor(self._thread, _compute, batch)
-            except Exception as error:  # the requests fail, the worker goes on
-                for part in batch:
-                    if not part.answer.done():
-                        part.answer.set_exception(error)
-                continue
-            self._note_pace(time.perf_counter() - began, scores)
-            for part, answer in zip(batch, answers, strict=True):
-                if not part.answer.done():
-                    part.answer.set_result(answer)
-
-    def _batch(self) -> list[_QueryPart]:
-        """A slice of a large request, or small requests that share a product, up to one block of
-        users.
-
-        Parts of clients that left are dropped. A large request gives way to small ones, but not for
-        ever.
-        """
-        for lane in (self._small, self._large):
-            lane[:] = [part for part in lane if not part.answer.done()]
-        if self._large and (not self._small or self._in_a_row >= SMALL_IN_A_ROW):
-            self._in_a_row = 0
-            return [self._large.pop(0)]
-        self._in_a_row += 1
-        batch: list[_QueryPart] = []
-        room = self._small[0].engine.users_per_block if self._small else 0
-        for part in self._small:
-            n_users = len(part.query.users)
-            if not batch or (n_users <= room and batch[0].query.joins(part.query)):
-                batch.append(part)
-                room -= n_users
-        self._small = [part for part in self._small if part not in batch]
-        return batch
-
-
-def _compute(batch: list[_QueryPart]) -> list[Any]:
-    """The answers of parts that join each other, from one product."""
-    rankings = batch[0].engine.best_of_each([part.query for part in batch])
-    return [part.render(ranking, part.start) for part, ranking in zip(batch, rankings, strict=True)]
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread = ThreadPoolExecutor(1, "puid-serve")
