@@ -24,6 +24,7 @@ from puidrec.model import Recommender
 from puidrec.serve import server as module
 from puidrec.serve.answers import Answers
 from puidrec.serve.app import Policy, create_app
+from puidrec.serve.engine import SLICE_SCORES
 from puidrec.serve.limits import Limits
 from puidrec.serve.server import make_server, open_socket
 

@@ -64,39 +64,17 @@ class DataSpec:
     @property
     def identity(self) -> str:
         """What is loaded, whatever is masked afterwards and whatever it is called."""
-        return _canonical({**self.to_plain(), "mask": None, "label": None})
+        return _canonical(self.to_source())
 
     def load(self) -> Dataset:
         """The data set without the mask; the last few stay in the memory of the process."""
         return _load(self.identity)
 
-    def to_plain(self) -> dict[str, Any]:
-        """Plain values, from which `from_plain` makes an equal one."""
-        folder = None if self.folder is None else str(Path(self.folder).resolve())
-        options = {key: _plain(key, value) for key, value in self.options.items()}
-        mask = None if self.mask is None else list(self.mask)
-        return {
-            "name": self.name,
-            "folder": folder,
-            "options": options,
-            "mask": mask,
-            "label": self.label,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The inverse of `to_plain`."""
-        folder = None if plain["folder"] is None else Path(plain["folder"])
-        mask = None if plain["mask"] is None else (plain["mask"][0], float(plain["mask"][1]))
-        return cls(plain["name"], folder, plain["options"], mask, plain["label"])
-
     def to_source(self) -> dict[str, Any]:
         """What a run folder keeps, to load its data again: plain values, paths absolute."""
-        return {
-            key: value
-            for key, value in self.to_plain().items()
-            if key in ("name", "folder", "options")
-        }
+        folder = None if self.folder is None else str(Path(self.folder).resolve())
+        options = {key: _plain(key, value) for key, value in self.options.items()}
+        return {"name": self.name, "folder": folder, "options": options}
 
     @classmethod
     def from_source(cls, source: Any, file: Path) -> Self:
@@ -210,7 +188,7 @@ class Job:
         protocol = get_protocol(self.protocol)
         content = {
             "version": RESULTS_VERSION,
-            "data": {**self.data.to_plain(), "label": None},
+            "data": {**self.data.to_source(), "mask": self.data.mask, "label": None},
             "settings": self.resolved.model_dump(),
             "protocol": [protocol.name, protocol.version],
             "fixed": sorted(self.settings) if self.budget > 1 else [],
@@ -352,8 +330,9 @@ def _canonical(content: Any) -> str:
 
 @lru_cache(maxsize=2)
 def _load(canonical: str) -> Dataset:
-    spec = DataSpec.from_plain(json.loads(canonical))
-    return load_dataset(spec.name, spec.folder, **spec.options)
+    source = json.loads(canonical)
+    folder = source["folder"]
+    return load_dataset(source["name"], folder and Path(folder), **source["options"])
 
 
 def _plain(key: str, value: Any) -> Any:

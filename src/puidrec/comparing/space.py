@@ -135,17 +135,12 @@ def trials(job: Job, draws_seed: int | None = None, *, likes: bool = False) -> l
     seed = job.seed if draws_seed is None else draws_seed
     open_to_draw = searched(job, likes=likes)
     budget = job.budget if open_to_draw else 1
-    draws: list[dict[str, Any]] = [{}]
-    for k in range(1, budget):
-        own = {p.name: p.values.draw(generator(seed, "search", p.name, k)) for p in open_to_draw}
-        draws.append(own)
-    return [trial_of(job, draw) for draw in draws]
-
-
-def trial_of(job: Job, draw: dict[str, Any]) -> Job:
-    """The job with some settings drawn, not measured."""
-    settings = {**job.settings, **draw}
-    return replace(job, settings=settings, label=None, budget=1, measured=False)
+    draws = [
+        {p.name: p.values.draw(generator(seed, "search", p.name, k)) for p in open_to_draw if k}
+        for k in range(budget)
+    ]
+    trial = replace(job, label=None, budget=1, measured=False)
+    return [replace(trial, settings={**job.settings, **draw}) for draw in draws]
 
 
 def best(results: Iterable[Result]) -> Result:

@@ -19,8 +19,8 @@ import polars as pl
 
 from puidrec.atomic import atomic_files, locked, write_json, write_text
 from puidrec.comparing.job import DataSpec, Job
-from puidrec.comparing.run import Event, Progress, Results, claim, run_jobs
-from puidrec.comparing.space import searched, trial_of, trials
+from puidrec.comparing.run import Event, Progress, claim, run_jobs
+from puidrec.comparing.space import Parameter, searched, trials
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError, PuidError
 from puidrec.methods import get_method, require_levels
@@ -29,6 +29,7 @@ from puidrec.run_folder import to_toml
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from optuna.study import Study
+    from optuna.trial import Trial as OptunaTrial
 
 SAMPLERS = ("auto", "random", "tpe")
 TOGETHER = 8
@@ -192,22 +193,18 @@ def tune_job(
         require_levels(get_method(job.method), loaded.scale.high)
     loaded.split(job.protocol, job.seed)  # what it refuses or warns of is said here, once
     name = "given study" if study is not None else _sampler(sampler)
-    judge = _Judge(
-        job,
-        tuple(seeds),
-        {"out": out, "data": data, "engine": engine, "workers": workers, "progress": progress},
-    )
-    if name == "random" or not searched(job, likes=likes) or job.budget == 1:
-        draws = trials(job, seeds[0], likes=likes)
-        judge.judge([dict(trial.settings) for trial in draws])
+    where = {"out": out, "data": data, "engine": engine, "workers": workers, "progress": progress}
+    judge, space = _Judge(job, seeds, where), searched(job, likes=likes)
+    if name == "random" or not space or job.budget == 1:
+        judge.judge([dict(trial.settings) for trial in trials(job, seeds[0], likes=likes)])
     else:
         judge.judge([dict(job.settings)])
-        _propose(judge, likes, _study(seeds[0]) if study is None else study)
+        _propose(judge, space, _study(seeds[0]) if study is None else study)
     found = judge.trials
     if all(trial.error is not None for trial in found):
         raise PuidError(f"every trial of {job.method} failed; the first: {found[0].error}")
     ranked = sorted(found, key=_rank)
-    varied = tuple(dict.fromkeys(p.name for p in searched(job, likes=likes)))
+    varied = tuple(dict.fromkeys(p.name for p in space))
     best = {"method": job.method, **ranked[0].settings}
     return Tuning(job, tuple(ranked), varied, name, judge.metric, best)
 
@@ -217,55 +214,65 @@ def _rank(trial: Trial) -> tuple[bool, float]:
 
 
 class _Judge:
-    """Runs trials under one seed after the other, and keeps what came out."""
+    """Runs trials, and keeps what came out."""
 
-    def __init__(self, job: Job, seeds: tuple[int, ...], where: dict[str, Any]) -> None:
+    def __init__(self, job: Job, seeds: Sequence[int], where: dict[str, Any]) -> None:
         self.job, self.seeds, self.where = job, seeds, where
         self.trials: list[Trial] = []
         self.metric: str | None = None
         self.done = 0
+
+    def judge(
+        self, settings: Sequence[dict[str, Any]], asked: Sequence[OptunaTrial] = ()
+    ) -> list[Trial]:
+        """All settings under all seeds; those that a study asked for seed by seed, so that its
+        pruner may give a trial up."""
+        some = [Trial(len(self.trials) + k, own, {}) for k, own in enumerate(settings)]
+        steps = [[seed] for seed in self.seeds] if asked else [self.seeds]
+        for step, seeds in enumerate(steps):
+            going = [k for k, trial in enumerate(some) if not trial.pruned and trial.error is None]
+            for k, trial in zip(going, self._under(seeds, [some[k] for k in going]), strict=True):
+                some[k] = trial
+                if asked and trial.score is not None:
+                    asked[k].report(trial.score, step)
+                    last = step == len(steps) - 1
+                    some[k] = replace(trial, pruned=not last and asked[k].should_prune())
+        self.trials += some
+        return some
+
+    def _under(self, seeds: Sequence[int], some: Sequence[Trial]) -> list[Trial]:
+        """The same trials with the scores of further seeds."""
+        trial_job = replace(self.job, label=None, budget=1, measured=False)
+        jobs = [
+            [replace(trial_job, settings=t.settings, seed=seed) for seed in seeds] for t in some
+        ]
+        every = [job for own in jobs for job in own]
+        found = run_jobs(every, **{**self.where, "progress": self._tell})
+        self.done += len(seeds) * len(some)
+        results = {result.job.key: result for result in found}
+        errors = {failure.job.key: failure.error for failure in found.failures}
+        judged = []
+        for trial, own in zip(some, jobs, strict=True):
+            mine = [results[job.key] for job in own if job.key in results]
+            self.metric = next(
+                (m for r in mine if (m := r.context.get("validation_metric"))), self.metric
+            )
+            early = next((why for r in mine if (why := r.context.get("not_converged"))), None)
+            judged.append(
+                replace(
+                    trial,
+                    scores={**trial.scores, **{r.job.seed: r.validation for r in mine}},
+                    error=next((errors[job.key] for job in own if job.key in errors), None),
+                    not_converged=trial.not_converged or early,
+                )
+            )
+        return judged
 
     def _tell(self, event: Event) -> None:
         """Progress of the whole search, whatever part of it is running."""
         if (tell := self.where["progress"]) is not None:
             total = max(self.job.budget * len(self.seeds), self.done + event.total)
             tell(replace(event, done=self.done + event.done, total=total))
-
-    def judge(self, settings: Sequence[dict[str, Any]]) -> list[Trial]:
-        """All seeds of all settings together."""
-        made = [Trial(len(self.trials) + k, own, {}) for k, own in enumerate(settings)]
-        self.trials += self.under(self.seeds, made)
-        return self.trials[-len(made) :]
-
-    def under(self, seeds: Sequence[int], some: Sequence[Trial]) -> list[Trial]:
-        """The same trials with the scores of further seeds."""
-        jobs = [
-            replace(trial_of(replace(self.job, settings={}), trial.settings), seed=seed)
-            for trial in some
-            for seed in seeds
-        ]
-        found = run_jobs(jobs, **{**self.where, "progress": self._tell})
-        self.done += len(jobs)
-        by_metric = [r.context.get("validation_metric") for r in found]
-        self.metric = next((name for name in by_metric if name), self.metric)
-        parts = zip(
-            some, [jobs[k : k + len(seeds)] for k in range(0, len(jobs), len(seeds))], strict=True
-        )
-        return [_with(trial, own, found) for trial, own in parts]
-
-
-def _with(trial: Trial, jobs: Sequence[Job], found: Results) -> Trial:
-    """A trial with what its jobs gave."""
-    results = {result.job.key: result for result in found}
-    errors = {failure.job.key: failure.error for failure in found.failures}
-    mine = [results[job.key] for job in jobs if job.key in results]
-    early = [why for result in mine if (why := result.context.get("not_converged"))]
-    return replace(
-        trial,
-        scores={**trial.scores, **{r.job.seed: r.validation for r in mine}},
-        error=trial.error or next((errors[job.key] for job in jobs if job.key in errors), None),
-        not_converged=trial.not_converged or next(iter(early), None),
-    )
 
 
 # Optuna
@@ -301,8 +308,8 @@ def _study(seed: int) -> Study:
     )
 
 
-def _propose(judge: _Judge, likes: bool, study: Study) -> None:
-    """Ask for some trials, judge them seed by seed, give up those that the pruner drops, and tell."""
+def _propose(judge: _Judge, space: Sequence[Parameter], study: Study) -> None:
+    """Ask for some trials, judge them, and tell."""
     from optuna.trial import TrialState
 
     if study.direction.name != "MAXIMIZE":
@@ -310,29 +317,13 @@ def _propose(judge: _Judge, likes: bool, study: Study) -> None:
         raise InputError(
             "scores are to be maximised", found=study.direction.name, expected=expected
         )
-    job, space = judge.job, searched(judge.job, likes=likes)
+    job = judge.job
     while (left := job.budget - len(judge.trials)) > 0:
         asked = [study.ask() for _ in range(min(TOGETHER, left))]
-        some = [
-            Trial(
-                len(judge.trials) + k,
-                {**job.settings, **{p.name: p.values.suggest(p.name, one) for p in space}},
-                {},
-            )
-            for k, one in enumerate(asked)
+        drawn = [
+            {**job.settings, **{p.name: p.values.suggest(p.name, one) for p in space}}
+            for one in asked
         ]
-        for step, seed in enumerate(judge.seeds):
-            going = [k for k, trial in enumerate(some) if not trial.pruned and trial.error is None]
-            judged = judge.under([seed], [some[k] for k in going]) if going else []
-            for k, trial in zip(going, judged, strict=True):
-                if trial.score is not None:
-                    asked[k].report(trial.score, step)
-                last = step == len(judge.seeds) - 1
-                pruned = not last and trial.score is not None and bool(asked[k].should_prune())
-                some[k] = replace(trial, pruned=pruned)
-        for one, trial in zip(asked, some, strict=True):
-            if trial.score is not None:
-                study.tell(one, trial.score)
-            else:
-                study.tell(one, state=TrialState.PRUNED if trial.pruned else TrialState.FAIL)
-        judge.trials += some
+        for one, trial in zip(asked, judge.judge(drawn, asked), strict=True):
+            failed = TrialState.PRUNED if trial.pruned else TrialState.FAIL
+            study.tell(one, trial.score, state=failed if trial.score is None else None)
