@@ -43,10 +43,6 @@ def test_columns_of_numbers_are_known() -> None:
     ]
 
 
-def test_a_row_of_another_length_is_refused(refusal: Any) -> None:
-    refusal(lambda: Table(["a", "b"], [["x", 1], ["y"]], ""), "row 1", "found 1", "2 cells")
-
-
 def test_an_empty_table_has_a_head_and_no_body() -> None:
     table = Table(["a"], [], "")
     assert table.head == [(Column("a"), False)]

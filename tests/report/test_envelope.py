@@ -76,11 +76,6 @@ def test_what_is_not_known_is_said_with_a_dash() -> None:
     assert said(panel(bands=[band]), 1) == "2.00: – to 1.00"
 
 
-def test_a_band_that_does_not_fit_the_grid_is_refused(refusal: Any) -> None:
-    band = Band("Sharp", [0.5], [0.5, 1.0], ["ahead", "open"])
-    refusal(lambda: panel(bands=[band]), "'Sharp'", "expected 2 each")
-
-
 def test_the_script_gets_the_same_words_as_the_server_writes() -> None:
     chart = panel()
     data = chart.data()

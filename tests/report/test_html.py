@@ -20,7 +20,7 @@ from matplotlib.figure import Figure as Drawing
 
 from puidrec.report.charts import to_svg
 from puidrec.report.envelope import HIGH, LOW, Band, Mark, Panel, X
-from puidrec.report.page import Cell, Column, Table, inline, json_for_script
+from puidrec.report.page import Cell, Column, Table, _environment, inline
 
 Make = Callable[..., str]
 VOID = {"meta", "input", "img", "br", "link"}
@@ -207,14 +207,14 @@ def test_spans(text: str, html: str) -> None:
     )
 )
 def test_data_for_the_script_is_read_back_and_cannot_end_it(value: Any) -> None:
-    text = str(json_for_script(value))
+    text = _environment().from_string("{{ value|tojson }}").render(value=value)
     assert json.loads(text) == value
     assert not set(text) & set("<>&\u2028\u2029")
 
 
 def test_not_a_number_cannot_reach_the_script() -> None:
     with pytest.raises(ValueError, match="Out of range"):
-        json_for_script([math.nan])
+        _environment().from_string("{{ [value]|tojson }}").render(value=math.nan)
 
 
 def test_a_drawing_becomes_a_picture_by_day_and_by_night(blocks_page: Make) -> None:
@@ -224,14 +224,6 @@ def test_a_drawing_becomes_a_picture_by_day_and_by_night(blocks_page: Make) -> N
     light = base64.b64encode(to_svg(drawing).encode()).decode()
     assert f'src="data:image/svg+xml;base64,{light}" alt="a falling line" class="by-day"' in text
     assert text.count('class="by-night"') == 1
-
-
-@pytest.mark.parametrize("names", [("a", "a"), ("",), ("A b",), ("1a",), ('"x',), ("ä",)])
-def test_sections_have_plain_ids_of_their_own(
-    names: tuple[str, ...], blocks_page: Make, refusal: Any
-) -> None:
-    body = '{% for name in names %}{% call blocks.section(name, "A") %}{% endcall %}{% endfor %}'
-    refusal(lambda: blocks_page(body, names=names), "plain id of its own", names[0])
 
 
 def test_a_page_of_nothing_is_a_page(blocks_page: Make) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from puidrec.errors import InputError
 from puidrec.report.charts import factor_ticks, ticks
 from puidrec.report.page import clip_text, finite, show
 
@@ -111,17 +110,6 @@ class Panel:
     marks: Sequence[Mark] = ()
     start: int = 0
     format: str = ".4f"
-
-    def __post_init__(self) -> None:
-        n = len(self.grid)
-        for band in self.bands:
-            sizes = {len(band.says), *map(len, band.ends().values())}
-            if sizes != {n}:
-                raise InputError(
-                    f"band {band.label!r} of a chart does not fit its grid",
-                    found=sorted(sizes),
-                    expected=f"{n} each",
-                )
 
     def pieces(self, state: str) -> list[str | dict[str, str]]:
         """A sentence as words and slots in order; words are never searched for slots."""

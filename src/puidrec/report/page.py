@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,6 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader, StrictUndefin
 from markupsafe import Markup, escape
 
 from puidrec.atomic import write_text
-from puidrec.errors import InputError
 
 Tone = Literal["good", "warn", "bad", "info"]
 """good: it holds; warn: with care; bad: it does not hold; info: neither. Boxes show it by icon and
@@ -65,16 +63,6 @@ class Table:
     caption: str
     sortable: bool = True
     emphasised: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        for number, row in enumerate(self.rows):
-            if len(row) != len(self.columns):
-                raise InputError(
-                    "a row of a report's table has another length",
-                    row=number,
-                    found=len(row),
-                    expected=f"{len(self.columns)} cells",
-                )
 
     @classmethod
     def of(
@@ -158,14 +146,7 @@ def render(template: str | Template, *, lenient: bool = False, **values: Any) ->
             "form-action 'none'",
         )
     )
-    numbers, outline = itertools.count(1), dict[str, str]()
-
-    def listed(name: str, title: str) -> str:
-        """Put a section into the contents."""
-        if name in outline or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            raise InputError("a section of a report needs a plain id of its own", found=name)
-        outline[name] = title
-        return ""
+    numbers = itertools.count(1)
 
     name = template if isinstance(template, Template) else f"{template}.html.j2"
     text = environment.get_template(name).render(
@@ -173,8 +154,7 @@ def render(template: str | Template, *, lenient: bool = False, **values: Any) ->
         style=Markup(style),  # noqa: S704 - the package's own files
         script=Markup(script),  # noqa: S704 - the package's own files
         unique=lambda name: f"{name}-{next(numbers)}",
-        outline=outline,
-        listed=listed,
+        outline={},
         **values,
     )
     return text.translate(CONTROLS).encode("utf-8", "replace").decode()
@@ -205,17 +185,6 @@ def inline(text: object) -> Markup:
         parts += [escape(text[end : found.start()]), span]
         end = found.end()
     return Markup("").join([*parts, escape(text[end:])])
-
-
-def json_for_script(value: Any) -> Markup:
-    """JSON that can stand inside a script element: no character that could end it, ASCII only, NaN
-    refused."""
-    text = json.dumps(
-        value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":")
-    )
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704 - made safe above
 
 
 def scalar(value: object) -> bool:
@@ -258,12 +227,13 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "inline": inline,
-        "json_for_script": json_for_script,
         "show": show,
         "finite": finite,
         "named": named,
         "picture": _picture,
     }
+    # JSON inside a script element (`tojson`): ASCII, no character that could end it, NaN refused
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False}
     environment.tests["scalar"] = scalar
     environment.globals |= {
         "Table": Table,
