@@ -14,7 +14,6 @@ from matplotlib.lines import Line2D
 
 from puidrec.atomic import atomic_path, write_text
 from puidrec.comparing.comparison import Comparison
-from puidrec.comparing.job import Result
 from puidrec.comparing.summary import (
     SummaryRow,
     conditions,
@@ -26,11 +25,10 @@ from puidrec.comparing.summary import (
 )
 from puidrec.comparing.tune import Tuning
 from puidrec.report.charts import BLUE, DARK, GREY, LIGHT, canvas, canvas_of_rows, save_png
-from puidrec.report.page import Cell, Column, Table, Tone, Value, clip_text, fragment, render
+from puidrec.report.page import clip_text, fragment, render
 
 MARKS = {"wins": ("^", BLUE), "ties": ("o", GREY), "loses": ("v", DARK)}
 """Shape and colour by verdict: told apart without colour."""
-TONES: dict[str, Tone] = {"wins": "good", "loses": "bad"}
 
 
 def write_report(out: Path, comparison: Comparison) -> list[Path]:
@@ -118,107 +116,17 @@ def search_chart(tuning: Tuning) -> Drawing:
 
 def study_html(comparison: Comparison) -> str:
     """The page of a comparison: what holds, charts and tables, what the figures depend on."""
-    rows, reference, metrics = comparison.rows, comparison.reference, comparison.metrics
-    groups = grouped(rows)
-    judged = [row for row in groups[0] if row.metric == metrics[0] and row.verdict]
+    groups = grouped(comparison.rows)
     return render(
         "study",
         comparison=comparison,
-        methods=len({row.label for row in rows}),
-        names=list(dict.fromkeys(row.data for row in rows)),
-        several=len({row.preset for row in rows}) > 1,
-        n_wins=sum(row.verdict == "wins" for row in judged),
-        judged=len(judged),
-        points=comparison.sentences if len(groups) == 1 else _headlines(groups, comparison),
-        groups=[
-            (
-                group[0],
-                conditions(group),
-                [_metric(group, metric, reference) for metric in metrics],
-                _given(group),
-            )
-            for group in groups
-        ],
-        notes=notes(rows),
-        basis=_basis(comparison.results).without_constants(),
+        groups=[(group, conditions(group), given(group)) for group in groups],
+        judged=[r for r in groups[0] if r.metric == comparison.metrics[0] and r.verdict],
+        notes=notes(comparison.rows),
+        figure=figure,
+        interval=interval,
+        dot_chart=dot_chart,
     )
-
-
-def _headlines(groups: Sequence[Sequence[SummaryRow]], comparison: Comparison) -> list[str]:
-    """The sentences of a comparison, each with its data set."""
-    data = [group[0].data for group in groups for _ in comparison.metrics]
-    words = comparison.sentences
-    return [f"{a}, {b}" for a, b in zip(data, words, strict=False)] + words[len(data) :]
-
-
-def _metric(group: Sequence[SummaryRow], metric: str, reference: str) -> dict[str, Any] | None:
-    """A metric of one table: dots with intervals, and their figures, best on top."""
-    rows = [row for row in group if row.metric == metric]
-    rows.sort(key=lambda row: -row.mean if row.higher_is_better else row.mean)
-    if not rows:
-        return None
-    columns: dict[str, Column | str] = {
-        "label": "method",
-        "mean": Column(metric, ".4f"),
-        "difference": Column(f"to {reference}", "+.4f"),
-        "interval": "95 % interval",
-        "p_value": Column("p (Holm)", ".3f"),
-        "verdict": "verdict",
-    }
-    records = [
-        {
-            **vars(row),
-            "mean": Cell(row.mean, figure(row)),
-            "interval": interval(row).replace(" ", "\u00a0") or None,
-            "verdict": Cell(
-                "reference" if row.is_reference else row.verdict, tone=TONES.get(row.verdict or "")
-            ),
-        }
-        for row in rows
-    ]
-    stressed = [k for k, row in enumerate(rows) if row.is_reference]
-    table = Table.of(records, columns, f"{metric}, best on top", emphasised=stressed)
-    return {"rows": rows, "table": table, "chart": dot_chart(rows, reference)}
-
-
-def _given(group: Sequence[SummaryRow]) -> Table | None:
-    """What each method was given, where that differs."""
-    columns = given(group)
-    labels = dict.fromkeys(row.label for row in group)
-    body: list[list[Value | Cell]] = [
-        [label, *(values[label] for values in columns.values())] for label in labels
-    ]
-    heads: list[Column | str] = ["method", *(Column(name, ",d") for name in columns)]
-    return Table(heads, body, caption="What each method was given, per seed") if columns else None
-
-
-def _basis(results: Sequence[Result]) -> Table:
-    """What the figures depend on, one row per result."""
-    columns: dict[str, Column | str] = {
-        "method": "method",
-        "data": "data",
-        "seed": "seed",
-        "test_rows": "test rows",
-        "positive_rate": Column("positive", ".1%"),
-        "evaluated_on": "tested on",
-        "new_users": "new users",
-        "uniform_rows_used": "uniform rows used for",
-        "uniform_rows_given": "uniform rows used",
-        "trials": "configurations",
-        "validation": Column("validation", ".4f"),
-        "validation_metric": "validated by",
-    }
-    own = [
-        {
-            "method": r.job.name,
-            "data": r.job.data.title,
-            "seed": r.job.seed,
-            "validation": r.validation,
-        }
-        for r in results
-    ]
-    rows = [{**r.context, **first} for r, first in zip(results, own, strict=True)]
-    return Table.of(rows, columns, "One row per method and seed.")
 
 
 def comparison_view(comparison: Comparison) -> str:
