@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from puidrec.atomic import write_text
-from puidrec.comparing.foreign import Foreign
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import get_protocol
 from puidrec.data.sources import load_dataset
@@ -27,6 +26,11 @@ from puidrec.errors import InputError
 from puidrec.evaluation.significance import PerUser
 from puidrec.run_folder import ENVIRONMENT, METRICS, read_environment
 from puidrec.settings import Settings
+
+if TYPE_CHECKING:
+    from puidrec.comparing.foreign import (
+        Foreign,  # SciPy's optimisers, which `puid train` does not need
+    )
 
 RESULTS_VERSION = 3
 """Raised when the same job would give other figures than before: old results are not taken."""
