@@ -28,9 +28,8 @@ from puidrec.run_folder import ENVIRONMENT, METRICS, read_environment
 from puidrec.settings import Settings
 
 if TYPE_CHECKING:
-    from puidrec.comparing.foreign import (
-        Foreign,  # SciPy's optimisers, which `puid train` does not need
-    )
+    # not at run time: it needs SciPy's optimisers, and `puid train` does not
+    from puidrec.comparing.foreign import Foreign
 
 RESULTS_VERSION = 3
 """Raised when the same job would give other figures than before: old results are not taken."""
