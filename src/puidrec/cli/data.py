@@ -314,7 +314,6 @@ def gamma(
             rule=rule.rule,
             tilt=tilt,
             out=output.out,
-            certificates=_certificate_rows(summary["certificates"]),
         )
 
 
@@ -362,27 +361,3 @@ def _tilt(data: Dataset, propensity: str, protocol: str, seed: int) -> str:
         return measure_tilt(data, propensity=propensity, protocol=protocol, rng=seed).sentence
     except InputError:
         return ""  # no uniform rows, or too few
-
-
-def _certificate_rows(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """One row per event, the plain certificate beside the adjusted one; of rating levels, first the
-    largest."""
-    rows: list[tuple[str, ...]] = []
-    sides = ([proof for proof in found if proof["adjusted"] is wanted] for wanted in (False, True))
-    for plain, adjusted in zip(*sides, strict=True):
-        several = len(adjusted["levels"]) > 1
-        if several:
-            limits = [f"{proof['lower']:.3f}" for proof in (plain, adjusted)]
-            rows.append(("any rating", "", "", limits[0], "", limits[1], ""))
-        others = {(level["level"], level["highest"]): level for level in plain["levels"]}
-        for level in adjusted["levels"]:
-            # the weights may join other levels
-            other = others.get((level["level"], level["highest"]))
-            first = (
-                ("–", "–") if other is None else (f"{other['seen']:.1%}", f"{other['lower']:.3f}")
-            )
-            joined = level["highest"] not in (None, level["level"])
-            name = f"rating {level['level']:g}" + (f"–{level['highest']:g}" if joined else "")
-            own = (f"{level['seen']:.1%}", f"{level['lower']:.3f}", f"{level['gamma']:.2f}")
-            rows.append((name if several else "liked", f"{level['unseen']:.1%}", *first, *own))
-    return rows

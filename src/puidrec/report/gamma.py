@@ -30,10 +30,8 @@ from puidrec.report.charts import (
     panels_of,
     save_png,
 )
-from puidrec.report.page import clip_text, fragment, render, short_labels, write_page
+from puidrec.report.page import clip_text, fragment, render, sentence_of, short_labels, write_page
 
-MEASURES = "A rule measures unexplained exposure, not confounding: only uniform ratings prove that something is hidden."
-"""Said beside every rule's Γ: benign variation of activity raises it where nothing is hidden."""
 SHORT = {LIKED: "liked", DISLIKED: "disliked", OPEN: "open"}
 """What people pick, in a word."""
 QUANTILES = {"q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
@@ -170,27 +168,7 @@ def _entropies(gains: Gains) -> dict[str, Any]:
 def sentence(study: GammaStudy) -> str:
     """What the study says, for someone who reads nothing else."""
     median, high = np.quantile(study.pairs, [0.5, 0.95])
-    text = (
-        f"What is hidden may multiply or divide the odds of exposure by {median:.2f} for the median pair "
-        f"and by {high:.2f} or more for one pair in twenty."
-    )
-    if study.pairs.max() <= 1.0 + 1e-12:
-        text = (
-            "This rule gives Γ = 1 for every pair: it claims that nothing hidden drives exposure."
-        )
-    elif np.ptp(study.pairs) < 1e-9:
-        text = f"Γ is {median:.2f} for every pair: what is hidden may multiply or divide the odds of exposure by that."
-    text, main, limit = f"{text} {MEASURES}", _main(study), study.proved
-    if main is None or limit is None:
-        return text
-    if limit <= 1.0:
-        return f"{text} The uniform ratings do not prove any hidden confounding."
-    misfit = "; boosted trees explain it, so it is misfit of the propensity"
-    return (
-        f"{text} Around propensity {study.propensity}, the uniform ratings prove that Γ must reach {limit:.2f} "
-        f"somewhere (95 % confidence), hidden or missed by the propensity{misfit if main.finding == 'misfit' else ''}; "
-        f"this rule stays below that for {float((study.pairs < limit).mean()):.1%} of the pairs."
-    )
+    return sentence_of("gamma_sentence", study=study, main=_main(study), median=median, high=high)
 
 
 def histogram_of(study: GammaStudy) -> Figure:
@@ -299,7 +277,7 @@ def learned_summary(model: Recommender, table: pl.DataFrame) -> dict[str, Any]:
     sides = {f"{side}s": _side(model, table, side) for side in SIDES}
     segments = table.filter(~pl.col("kind").is_in(SIDES)).sort("low", "gamma", descending=True)
     return {
-        "sentence": _sentence(**sides),
+        "sentence": sentence_of("learned_sentence", level=LEVEL, **sides),
         "method": model.settings.method,
         "level": LEVEL,
         "uniform_rows": int(table.filter(kind="user")["rows"].sum()),
@@ -321,17 +299,6 @@ def _side(model: Recommender, table: pl.DataFrame, side: Literal["user", "item"]
         "share_of_the_fit": float(np.mean(means.fit / means.variance)),
         "largest": clear.head(SHOWN).drop("kind").to_dicts(),
     }
-
-
-def _sentence(users: Mapping[str, Any], items: Mapping[str, Any]) -> str:
-    clear = [side["number"] - side["direction"]["open"] for side in (users, items)]
-    return (
-        f"The median user's Γ is {users['gamma']['q50']:.2f}, the median item's {items['gamma']['q50']:.2f}; the whole "
-        f"{LEVEL:.0%} interval is above 1 for {clear[0]:,} of {users['number']:,} users and {clear[1]:,} of "
-        f"{items['number']:,} items, where chance alone gives one in ten. Error of the fit, which more logged "
-        f"rows would lower, is {users['share_of_the_fit']:.0%} of the uncertainty of a user and "
-        f"{items['share_of_the_fit']:.0%} of that of an item; the rest is what uniform rows leave open."
-    )
 
 
 def write_learned(table: pl.DataFrame, summary: Mapping[str, Any], name: str, folder: Path) -> None:

@@ -176,6 +176,11 @@ def markdown_page(template: str, **values: Any) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
+def sentence_of(template: str, **values: Any) -> str:
+    """The words of a template on one line."""
+    return " ".join(markdown_page(template, **values).split())
+
+
 def inline(text: object) -> Markup:
     """Text with `` `code` `` and `**strong**`; everything else is escaped."""
     parts, end, text = [], 0, str(text)
