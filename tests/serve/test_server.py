@@ -24,7 +24,6 @@ from puidrec.model import Recommender
 from puidrec.serve import server as module
 from puidrec.serve.answers import Answers
 from puidrec.serve.app import Policy, create_app
-from puidrec.serve.engine import SLICE_SCORES
 from puidrec.serve.limits import Limits
 from puidrec.serve.server import make_server, open_socket
 
@@ -311,16 +310,6 @@ def test_what_was_loaded_is_out_of_the_collectors_sight() -> None:
         gc.unfreeze()
 
 
-def test_memory_for_a_slice_is_there_before_anybody_asks() -> None:
-    running = Running(random_model(500, 20_000, 16))
-    with running.connect() as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-        read_answer(connection)
-    engine = running.app.state.serving.service.answers.engine
-    assert engine._buffer.numel() == SLICE_SCORES // 20_000 * 20_000
-    running.stop()
-
-
 def test_a_stop_lets_the_answer_under_way_finish() -> None:
     running = Running(random_model(1000, 20_000, 16))
     with running.connect() as connection:
@@ -407,7 +396,7 @@ def test_a_clock_that_is_set_back_changes_nothing(monkeypatch: pytest.MonkeyPatc
         connection.sendall(post({"users": [1]})[:-5])
         assert read_all(connection).startswith(b"HTTP/1.1 408 ")
     assert 0.5 <= running.app.state.metrics.seconds.labels("/recommend")._sum.get() < 5
-    assert running.app.state.worker._seconds_per_score > 0
+    assert running.app.state.worker._pace[0] > 0
     running.stop()
     serving = running.app.state.serving
 

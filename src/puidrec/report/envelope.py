@@ -420,7 +420,8 @@ def _placed(
 ) -> list[tuple[str, str, float, float]]:
     """Marks within the axis from left to right, each with its words in a lane of its own: right of
     its line, else left of it, else where they fit."""
-    room, found = SIZES[size], []
+    room = SIZES[size]
+    found: list[tuple[str, str, float, float]] = []
     for mark in sorted(marks, key=lambda mark: mark.at):
         if ends[0] <= mark.at <= ends[1]:
             words = clip_text((mark.short if size == "narrow" else "") or mark.label, room.label)

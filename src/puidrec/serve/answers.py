@@ -148,6 +148,9 @@ class Answers:
     ) -> None:
         self.model, self.unknown, self.limits, self.seen = model, unknown, limits or Limits(), seen
         self.engine = Engine(model, nothing_seen(model) if seen is Seen.NEVER else None)
+        # the first product loads libraries: no client waits for that
+        first = Query(self.engine.user_factors[:1], np.zeros(1, int), 1, self.engine.catalogue)
+        self.engine.best(first)
         cold_start = ColdStart(model)
         users = Entities(model.user_ids_, self.engine.user_factors)
         items = Entities(model.item_ids_, self.engine.item_factors)

@@ -161,7 +161,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     serving: Serving = app.state.serving
     if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, serving.reload)
-    serving.service.answers.engine.warm_up()
     yield
     await serving.wait()
     app.state.worker.close()
@@ -351,7 +350,6 @@ def load_service(folder: Path, policy: Policy) -> Service:
     if policy.seen is Seen.NEVER:
         model.seen_, model.held_out_ = nothing_seen(model), None
     answers = Answers(model, policy.unknown, policy.limits, policy.seen)
-    answers.engine.warm_up()
     return make_service(answers, metrics, environment)
 
 

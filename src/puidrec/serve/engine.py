@@ -2,8 +2,7 @@
 
 One thread computes (`Worker`). A request of many users is cut into slices that take about as long as
 one user does; the next slice lines up when the one before it is done. So requests take turns, and a
-single user waits for at most one slice of each large request, however large that is. Scores are
-written into one buffer that is kept, so that memory does not grow with requests.
+single user waits for at most one slice of each large request, however large that is.
 """
 
 from __future__ import annotations
@@ -100,18 +99,11 @@ class Engine:
         everything, nothing = np.arange(len(self.item_factors)), np.zeros(0, np.int64)
         factors = torch.from_numpy(self.item_factors).to(self.device)
         self.catalogue = Candidates(factors, everything, everything, nothing)
-        self._buffer = torch.empty(0, device=self.device)
 
     def slice_users(self, query: Query) -> int:
         """Users of a query whose scores and results fit into one slice."""
         by_scores = SLICE_SCORES // max(len(query.candidates.factors), 1)
         return max(1, min(by_scores, SLICE_RESULTS // query.k))
-
-    def warm_up(self) -> None:
-        """Answer one slice, so that no client waits for memory to be found."""
-        size = max(1, SLICE_SCORES // max(len(self.item_factors), 1))
-        users = self.user_factors[:size]
-        self.best(Query(users, np.arange(len(users)), 1, self.catalogue))
 
     def choose(
         self,
@@ -143,11 +135,8 @@ class Engine:
     def best(self, query: Query) -> Ranking:
         """The k best candidates of every user."""
         candidates, n_users = query.candidates, len(query.users)
-        if self._buffer.numel() < query.cost:
-            self._buffer = torch.empty(query.cost, device=self.device)
-        product = self._buffer[: query.cost].view(n_users, -1)
-        torch.mm(torch.from_numpy(query.users).to(self.device), candidates.factors.T, out=product)
-        scores: np.ndarray = product.cpu().numpy()
+        users = torch.from_numpy(query.users).to(self.device)
+        scores: np.ndarray = (users @ candidates.factors.T).cpu().numpy()
         mask_seen(scores, query.seen_by, *self.seen, candidates.rows)
         if query.history is not None:
             mask_seen(scores, np.arange(n_users), *query.history, candidates.rows)
