@@ -126,7 +126,8 @@ def test_a_graph_that_is_wrong_is_not_written(
     models: dict[str, Recommender], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(module, "_link", lambda scale: ([], []))
+    wrong = dict.fromkeys(module.LINKS, "score = Identity (raw)")
+    monkeypatch.setattr(module, "LINKS", wrong)
     with pytest.raises(PuidError, match="differs from predict"):
         export_model(models["signed log-odds"], "onnx", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

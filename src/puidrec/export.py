@@ -26,7 +26,7 @@ from puidrec.losses.pointwise import TargetScale
 from puidrec.model import Recommender
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
 
 DESCRIPTION = "export.json"
 MODEL, WEIGHTS = "scores.onnx", "scores.bin"
@@ -47,7 +47,6 @@ FILES = (
     "model.itememb",
 )
 """All that an export ever holds."""
-OPSET = 17
 MAX_INLINE = 2**30
 """Bytes of factors that go into the file itself; a protocol buffer ends at 2 GB, so larger ones
 stand beside it."""
@@ -230,44 +229,43 @@ def write_onnx(model: Recommender, folder: Path) -> dict[str, Any]:
     }
 
 
+GRAPH = """
+<ir_version: 8, opset_import: ["": 17], producer_name: "puidrec">
+puidrec_scores (int64[n] user, int64[n] item) => (float[n] score) {
+    user_vector = Gather (users, user)
+    item_vector = Gather (items, item)
+    product = Mul (user_vector, item_vector)
+    axis = Constant <value = int64[1] {1}> ()
+    raw = ReduceSum <keepdims = 0> (product, axis)
+"""
+"""Version 8 is readable by every runtime of the last years."""
+LINKS = {
+    (False, False): "score = Identity (raw)",
+    (False, True): "score = Identity (raw)",
+    (True, False): "score = Sigmoid (raw)",
+    (
+        True,
+        True,
+    ): "half = Constant <value = float {0.5}> () halved = Mul (raw, half) score = Tanh (halved)",
+}
+"""By log-odds and ±1: from log-odds to the mean they stand for, tanh(x/2) or the logistic function."""
+
+
 def score_graph(model: Recommender) -> ModelProto:
     """score[n] = link(Σ_k users[user[n], k] · items[item[n], k]); one row more per side is the
     average entity.
 
-    Two look-ups, a product, a sum, and the link of the loss where it has one: built node by node
-    rather than traced, so that the graph is what `predict` does and nothing else.
+    Two look-ups, a product, a sum, and the link of the loss: written out rather than traced, so
+    that the graph is what `predict` does and nothing else.
     """
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import numpy_helper, parser
 
-    tables = []
+    scale = model.settings.target_scale
+    made = parser.parse_model(GRAPH + LINKS[scale.log_odds, scale.signed] + "}")
     for side, (_, factors) in _sides(model).items():
         rows = np.concatenate([factors, factors.mean(0, keepdims=True, dtype=np.float32)])
-        tables.append(numpy_helper.from_array(np.ascontiguousarray(rows), f"{side}s"))
-    links, constants = _link(model.settings.target_scale)
-    nodes = [
-        helper.make_node("Gather", ["users", "user"], ["user_vector"]),
-        helper.make_node("Gather", ["items", "item"], ["item_vector"]),
-        helper.make_node("Mul", ["user_vector", "item_vector"], ["product"]),
-        helper.make_node(
-            "ReduceSum", ["product", "axis"], ["raw" if links else "score"], keepdims=0
-        ),
-        *links,
-    ]
-    axis = numpy_helper.from_array(np.array([1], np.int64), "axis")
-    graph = helper.make_graph(
-        nodes,
-        "puidrec_scores",
-        [
-            helper.make_tensor_value_info(name, TensorProto.INT64, ["n"])
-            for name in ("user", "item")
-        ],
-        [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["n"])],
-        [*tables, axis, *constants],
-    )
-    made = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="puidrec"
-    )
-    made.ir_version = 8  # readable by every runtime of the last years
+        table = numpy_helper.from_array(np.ascontiguousarray(rows), f"{side}s")
+        made.graph.initializer.append(table)
     return made
 
 
@@ -297,22 +295,6 @@ def _check(model: Recommender, path: Path) -> float:
             f"the ONNX graph differs from predict by {difference:g}; nothing was written"
         )
     return difference
-
-
-def _link(scale: TargetScale) -> tuple[list[NodeProto], list[Any]]:
-    """From log-odds to the mean they stand for: tanh(x/2) on ±1, the logistic function on [0, 1]."""
-    from onnx import helper, numpy_helper
-
-    if not scale.log_odds:
-        return [], []
-    if not scale.signed:
-        return [helper.make_node("Sigmoid", ["raw"], ["score"])], []
-    half = numpy_helper.from_array(np.array(0.5, np.float32), "half")
-    nodes = [
-        helper.make_node("Mul", ["raw", "half"], ["halved"]),
-        helper.make_node("Tanh", ["halved"], ["score"]),
-    ]
-    return nodes, [half]
 
 
 _WRITERS = {

@@ -173,19 +173,11 @@ def _show_comparison(found: Comparison, out: Path | None) -> None:
     """Print one table per metric, and where the files are."""
     from puidrec.comparing.summary import headline, interval, remarks
 
-    tables = [
-        (
-            metric,
-            heading,
-            [(row, interval(row)) for row in rows],
-            [headline(rows, metric, found.reference)],
-        )
-        for metric, heading, rows in found.tables
-    ]
     print_page(
         "comparison",
-        tables=tables,
-        reference=found.reference,
+        found=found,
+        headline=headline,
+        interval=interval,
         remarks=remarks(found.rows),
         out=out,
         unfinished=_known((r.job.method, r.context.get("not_converged")) for r in found.results),

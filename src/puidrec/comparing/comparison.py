@@ -248,28 +248,16 @@ def markdown(
     difference to the reference. Jobs that failed are named at its end."""
     from puidrec.report.page import markdown_page
 
-    groups = []
-    for group in grouped(rows):
-        at = {(row.label, row.metric): row for row in group}
-        cells = {
-            label: [
-                text
-                for metric in metrics
-                for text in (figure(at.get((label, metric))), difference(at.get((label, metric))))
-            ]
-            for label in dict.fromkeys(row.label for row in group)
-        }
-        headlines = [headline(group, metric, reference) for metric in metrics]
-        groups.append(
-            {"title": title(group), "headlines": headlines, "rows": cells, "given": given(group)}
-        )
     return markdown_page(
         "comparison",
-        groups=groups,
+        groups=[(title(group), group, given(group)) for group in grouped(rows)],
         metrics=metrics,
         reference=reference,
         notes=notes(rows),
         failures=failures,
+        figure=figure,
+        difference=difference,
+        headline=headline,
     )
 
 
