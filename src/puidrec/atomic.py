@@ -7,13 +7,14 @@ import contextlib
 import ctypes
 import glob
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
         path,
         json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n",
     )
+
+
+def plain_json(content: Any) -> Any:
+    """Values as JSON has them: text for keys, lists for tuples, null for what is not finite."""
+    if isinstance(content, Mapping):
+        return {str(key): plain_json(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [plain_json(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 @contextlib.contextmanager

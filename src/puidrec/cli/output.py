@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import sys
@@ -24,6 +23,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+
+from puidrec.atomic import plain_json
 
 if TYPE_CHECKING:
     from puidrec.comparing.run import Event
@@ -73,7 +74,7 @@ def say(text: str, *, bold: bool = False, wrap: bool = True) -> None:
 
 def print_json(content: Any) -> None:
     """Write JSON to standard output; numbers that are not finite become null."""
-    text = json.dumps(_finite(content), indent=2, ensure_ascii=False)
+    text = json.dumps(plain_json(content), indent=2, ensure_ascii=False)
     sys.stdout.write(
         "".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text) + "\n"
     )
@@ -203,16 +204,6 @@ def steps(first: str) -> Iterator[Callable[[str], None]]:
     with progress_bar() as bar:
         task = bar.add_task(first, total=None)
         yield lambda name: bar.update(task, description=name)
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    return content
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from puidrec.atomic import write_text
+from puidrec.atomic import plain_json, write_text
 from puidrec.data.dataset import Dataset
 from puidrec.data.protocol import get_protocol
 from puidrec.data.sources import load_dataset
@@ -269,7 +268,7 @@ class Result:
         }
         plain = {name: getattr(self, name) for name in FIGURES}
         names = {"kind": KIND, "key": self.job.key, "data_sha256": digest}
-        content = _finite({**names, **plain, "per_user": users})
+        content = plain_json({**names, **plain, "per_user": users})
         return _canonical({"result": content, "sha256": _checksum(content)}) + "\n"
 
     @classmethod
@@ -353,12 +352,3 @@ def _plain(key: str, value: Any) -> Any:
         found=value,
         expected="text, a number, true, false, a list or a table",
     )
-
-
-def _finite(value: Any) -> Any:
-    """Plain values as JSON allows them: what is not finite is not there."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
