@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 import puidrec as pr
-from puidrec.comparing.job import DataSpec, Job, Result
-from puidrec.comparing.space import SPACE, best, searched, trials
+from puidrec.comparing.job import SPACE, DataSpec, Job, Result, best, searched, trials
 from puidrec.methods import METHODS
 
 SMALL = DataSpec("simulated", options={"n_users": 40, "n_items": 30})

@@ -29,8 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from puidrec.atomic import locked, refuse_overwriting, write_json
 from puidrec.comparing.foreign import Foreign
-from puidrec.comparing.job import Job, Result, ResultFolder
-from puidrec.comparing.space import best, trials
+from puidrec.comparing.job import Job, Result, ResultFolder, best, trials
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError, one_line

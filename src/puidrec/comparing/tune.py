@@ -18,9 +18,8 @@ import numpy as np
 import polars as pl
 
 from puidrec.atomic import atomic_files, locked, write_json, write_text
-from puidrec.comparing.job import DataSpec, Job
+from puidrec.comparing.job import DataSpec, Job, Parameter, searched, trials
 from puidrec.comparing.run import Event, Progress, claim, run_jobs
-from puidrec.comparing.space import Parameter, searched, trials
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError, PuidError
 from puidrec.methods import get_method, require_levels

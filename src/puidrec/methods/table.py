@@ -71,7 +71,7 @@ class MethodSpec:
     """Whether exposure is learned together with the ratings, on shared representations."""
     losses: tuple[str, ...] = ALL_LOSSES
     search_space: tuple[str, ...] = TRAINED
-    """Settings worth searching; `comparing.space` has their ranges."""
+    """Settings worth searching; `comparing.job` has their ranges."""
     chooses_unseen_weight: bool = False
     """Whether a log of likes chooses dim, L2 and the weight of unseen pairs by held-out likes."""
     needs: str = "a log of ratings"
