@@ -235,7 +235,7 @@ class _Judge:
                 if asked and trial.score is not None:
                     asked[k].report(trial.score, step)
                     last = step == len(steps) - 1
-                    some[k] = replace(trial, pruned=not last and asked[k].should_prune())
+                    some[k] = replace(trial, pruned=not last and bool(asked[k].should_prune()))
         self.trials += some
         return some
 
