@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
@@ -26,18 +25,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 DPI = 150
 BLUE, DARK, GREY, LIGHT = "#3a6ea5", "#222222", "#8a8a8a", "#dddddd"
-IN_DARK = {
-    "#000000": "#e7e9ec",
-    DARK: "#e7e9ec",
-    "#ffffff": "#15181c",
-    BLUE: "#7fb2ee",
-    GREY: "#a8b0ba",
-    LIGHT: "#343a42",
-    "#cccccc": "#343a42",
-}
-"""Ink, paper, marks and grid on a dark page (the colours of the page's own style sheet)."""
-ON_PICTURE = "#010101", "#fefefe"
-"""Dark and light text on colours that a dark page does not change."""
 COLOURS = "cividis"
 """Even in lightness, so that it reads the same in grey and to colour-blind eyes."""
 MAX_GROUPS = 32
@@ -124,13 +111,6 @@ def to_svg(figure: Figure) -> str:
     with rc_context({"svg.hashsalt": "puidrec"}):
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return text.getvalue()
-
-
-def in_dark(svg: str) -> str:
-    """The same drawing for a dark page: ink and paper change places, colours get lighter. What has
-    no colour of its own is ink; text on pictures has one that stays."""
-    dark = re.sub("#[0-9a-f]{6}", lambda colour: IN_DARK.get(colour[0], colour[0]), svg)
-    return dark.replace("<svg ", f'<svg fill="{IN_DARK[DARK]}" ', 1)
 
 
 def save_png(figure: Figure, path: Path) -> None:
@@ -229,7 +209,7 @@ def _write_cells(axes: Axes, table: np.ndarray, image: AxesImage) -> None:
             ha="center",
             va="center",
             fontsize=6.5,
-            color=ON_PICTURE[not light],
+            color="black" if light else "white",
         )
 
 

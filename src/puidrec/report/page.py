@@ -211,13 +211,11 @@ def named(
     ]
 
 
-def _picture(drawing: Any) -> list[str]:
-    """The addresses of a chart on light and on dark paper."""
-    from puidrec.report.charts import in_dark, to_svg
+def _picture(drawing: Any) -> str:
+    """The address of a chart."""
+    from puidrec.report.charts import to_svg
 
-    light = to_svg(drawing)
-    coded = [base64.b64encode(text.encode()).decode() for text in (light, in_dark(light))]
-    return [f"data:image/svg+xml;base64,{text}" for text in coded]
+    return f"data:image/svg+xml;base64,{base64.b64encode(to_svg(drawing).encode()).decode()}"
 
 
 @cache

@@ -135,8 +135,8 @@ class Engine:
     def best(self, query: Query) -> Ranking:
         """The k best candidates of every user."""
         candidates, n_users = query.candidates, len(query.users)
-        users = torch.from_numpy(query.users).to(self.device)
-        scores: np.ndarray = (users @ candidates.factors.T).cpu().numpy()
+        left = torch.from_numpy(query.users).to(self.device)
+        scores: np.ndarray = (left @ candidates.factors.T).cpu().numpy()
         mask_seen(scores, query.seen_by, *self.seen, candidates.rows)
         if query.history is not None:
             mask_seen(scores, np.arange(n_users), *query.history, candidates.rows)
