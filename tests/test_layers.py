@@ -66,6 +66,7 @@ REACHES_UP = {
     ("exposure.certificate", "report"),  # so can a certificate, in a notebook
     ("comparing.comparison", "report"),  # and a comparison
     ("comparing.tune", "report"),  # and a search
+    ("gamma_study", "report"),  # the words of its sentence are a template
     ("model", "report"),  # `to_card` is a method of the model
     ("model", "store"),  # `save` and `load` are methods of the model
     (

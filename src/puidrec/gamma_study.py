@@ -68,34 +68,9 @@ class SignStudy:
     @property
     def sentence(self) -> str:
         """What is shown and by what; an assumption is called one."""
-        log = None if self.log is None or self.log.finding == OPEN else self.log
-        if self.means:
-            whole = self.means[0]
-            shown = (
-                whole.finding
-                if whole.finding != OPEN
-                else "these means do not show whether people pick what they like"
-            )
-            found = (
-                f"Seen pairs, reweighted to unseen ones, are rated {whole.seen - whole.unseen:+.3f} against uniform "
-                f"rows (95 % interval {whole.low:+.3f} to {whole.high:+.3f}): {shown}."
-            )
-            if {gap.finding for gap in self.means[1:]} - {whole.finding, OPEN}:
-                found += " In some segments it is the other way round."
-            if whole.finding == OPEN and log is not None:
-                found += f" The log does: held-out ratings change with exposure at t = {log.t:+.1f}, so {log.finding}."
-            return found
-        if self.log is None:
-            return "Nothing here shows whether people pick what they like: that they do is an assumption."
-        shown = (
-            ""
-            if self.log.finding != OPEN
-            else f" ({CLEAR_T:g} would show it); that they like it is an assumption"
-        )
-        return (
-            f"Held-out ratings change with exposure at t = {self.log.t:+.1f} beyond model, activity and popularity: "
-            f"{self.log.finding}{shown}."
-        )
+        from puidrec.report.page import sentence_of
+
+        return sentence_of("sign", means=self.means, log=self.log, open=OPEN, clear=CLEAR_T)
 
 
 @dataclass(frozen=True)
