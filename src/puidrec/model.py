@@ -450,7 +450,7 @@ class Recommender:
     ) -> str:
         """A model card in Markdown: data, method, assumptions, metrics with intervals, and the
         verdict of an audit; what is not given is left out, or said to be unknown."""
-        from puidrec.report.card import model_card
+        from puidrec.report.page import model_card
 
         return model_card(self._fitted(), data, split, evaluation, audit)
 

@@ -13,7 +13,7 @@ from puidrec.data.dataset import Dataset
 from puidrec.evaluation import evaluate
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
-from puidrec.report.card import assumptions
+from puidrec.report.page import assumptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

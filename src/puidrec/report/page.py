@@ -18,13 +18,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from jinja2 import ChainableUndefined, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from puidrec.atomic import write_text
+from puidrec.errors import one_line
+from puidrec.methods.table import SIGNED, MethodSpec
+
+if TYPE_CHECKING:
+    from puidrec.auditing.result import Audit
+    from puidrec.data.dataset import Dataset
+    from puidrec.data.split import Split
+    from puidrec.evaluation import Evaluation
+    from puidrec.model import Recommender
 
 Tone = Literal["good", "warn", "bad", "info"]
 """good: it holds; warn: with care; bad: it does not hold; info: neither. Boxes show it by icon and
@@ -366,3 +375,43 @@ def _distinct(labels: list[str], width: int) -> list[str]:
         f"{clip_text(label, width - 5)} #{k + 1}" if labels.count(label) > 1 else label
         for k, label in enumerate(labels)
     ]
+
+
+# A model card
+
+
+def model_card(
+    model: Recommender,
+    data: Dataset | None,
+    split: Split | None,
+    evaluation: Evaluation | None,
+    audit: Audit | None,
+) -> str:
+    """The card as Markdown; parts that nothing is known of say so."""
+    spec, settings = model.settings.spec, model.settings
+    return markdown_page(
+        "card",
+        model=model,
+        data=data,
+        split=split,
+        evaluation=evaluation,
+        audit=audit,
+        users=len(model.user_ids_),
+        items=len(model.item_ids_),
+        rows=model.seen_[1].size,
+        given=settings.given("seed"),
+        assumptions=assumptions(spec, settings.adjusts),
+        plain=plain,
+    )
+
+
+def assumptions(spec: MethodSpec, adjusts: bool = False) -> str:
+    """What must hold for the method to do what it promises, read from its row of the table."""
+    weighs = adjusts if spec.uses_propensity == "without ids" else spec.uses_propensity
+    signed = spec.build == SIGNED
+    return markdown_page("assumptions", spec=spec, weighs=weighs, signed=signed).strip()
+
+
+def plain(text: Any) -> str:
+    """Text of one line that Markdown shows as it is."""
+    return one_line(str(text)).replace("<", "&lt;").replace("|", "\\|")
