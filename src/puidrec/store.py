@@ -3,7 +3,6 @@ run."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -84,12 +83,12 @@ def save_model(model: Recommender, folder: Path) -> None:
         named = {name: torch.from_numpy(np.asarray(value)) for name, value in tensors.items()}
     named |= {f"parameter.{name}": value for name, value in model.parameters_.items()}
     files = (TENSORS, DESCRIPTION)
-    with locked(folder), contextlib.ExitStack() as open_until_written:
+    with locked(folder):
         refuse_other_files(folder, files, "one that holds a model", always=files)
-        temporary = open_until_written.enter_context(atomic_folder(folder))
-        write_json(temporary / DESCRIPTION, description.model_dump())
-        state = {"kind": "model", "description": _digest(description)}
-        save_checkpoint(temporary / TENSORS, Checkpoint(named, state))
+        with atomic_folder(folder) as temporary:
+            write_json(temporary / DESCRIPTION, description.model_dump())
+            state = {"kind": "model", "description": _digest(description)}
+            save_checkpoint(temporary / TENSORS, Checkpoint(named, state))
 
 
 def load_model(folder: Path) -> Recommender:
