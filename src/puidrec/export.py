@@ -107,7 +107,10 @@ def _description(model: Recommender, form: str) -> dict[str, Any]:
 def _score_words(scale: TargetScale) -> str:
     """How a score comes from two vectors. The link is increasing: an index of inner products ranks
     as it does."""
-    inner = "inner product of the user's and the item's vector; biases are folded into the last two columns"
+    inner = (
+        "inner product of the user's and the item's vector; biases are folded into the last "
+        "two columns"
+    )
     if not scale.log_odds:
         return inner
     return f"{'tanh(x / 2)' if scale.signed else '1 / (1 + exp(-x))'} with x the {inner}"

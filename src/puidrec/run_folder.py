@@ -338,7 +338,8 @@ def _require_own(out: Path, settings: Settings) -> None:
         raise InputError(
             "the folder holds an interrupted run of other settings",
             file=out / CONFIG,
-            hint="Resume with the settings it was made with, name a new folder with --out, or remove this one.",
+            hint="Resume with the settings it was made with, name a new folder with --out, or "
+            "remove this one.",
         )
 
 

@@ -128,7 +128,8 @@ def _meet(backend: str, waiting: Callable[[str], None] | None) -> None:
             )
     except (dist.DistError, ValueError) as error:
         raise WorldError(
-            f"{here}, and they did not come ({_reason(error)}); start all {size}, or unset WORLD_SIZE for one process"
+            f"{here}, and they did not come ({_reason(error)}); start all {size}, or unset "
+            "WORLD_SIZE for one process"
         ) from error
     finally:
         met.set()

@@ -87,7 +87,8 @@ def export(
         DataFormat,
         typer.Option(
             "--format",
-            help="recbole: .inter, .user, .item; csr: SciPy matrices; rectools: weight and datetime (Parquet); csv, "
+            help="recbole: .inter, .user, .item; csr: SciPy matrices; rectools: weight and "
+            "datetime (Parquet); csv, "
             "parquet, jsonl: our columns.",
         ),
     ],
@@ -157,7 +158,8 @@ def fetch(
 
 
 WORLD_NAMES = (
-    "entity, pair, mixed, half-complete, proportional, no-confounding, reversed, mixed-sign, trait-genre, "
+    "entity, pair, mixed, half-complete, proportional, no-confounding, reversed, "
+    "mixed-sign, trait-genre, "
     "heavy-tailed, ordinal, benign-activity or awkward."
 )
 
@@ -227,7 +229,8 @@ class GammaDataOptions(options.DataOptions):
 
     settings: list[str] | None = option(
         None,
-        "data.KEY: an option of the data source; gamma.KEY: a part of the rule (gamma.entropy=plugin).",
+        "data.KEY: an option of the data source; gamma.KEY: a part of the rule "
+        "(gamma.entropy=plugin).",
         "--set",
         metavar="KEY=VALUE",
         callback=options.merge_settings,

@@ -141,7 +141,8 @@ def run() -> None:
             raise
         name = type(error).__name__
         _leave(
-            f"puid: internal error ({name}: {one_line(str(error))[:300]}); PUID_DEBUG=1 or --verbose shows the trace",
+            f"puid: internal error ({name}: {one_line(str(error))[:300]}); PUID_DEBUG=1 or "
+            "--verbose shows the trace",
             1,
         )
 

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from puidrec.data.dataset import Dataset
 
 METHODS = (
-    "spectrum, mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, bpuid-dr, mrdr, dr-mse, "
-    "tdr, d-ips, d-dr, stable-dr, bal-ips, bal-dr, res-ips, res-dr, ips-v2, dr-v2, kernel-ips, kernel-dr, auto-debias, "
-    "cvib, dcf, idcf, multi-ips, multi-dr, signed-rd, signed-puid, item-rate, bias, popularity, pure-svd, "
+    "spectrum, mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, "
+    "bpuid-dr, mrdr, dr-mse, "
+    "tdr, d-ips, d-dr, stable-dr, bal-ips, bal-dr, res-ips, res-dr, ips-v2, dr-v2, "
+    "kernel-ips, kernel-dr, auto-debias, "
+    "cvib, dcf, idcf, multi-ips, multi-dr, signed-rd, signed-puid, item-rate, bias, "
+    "popularity, pure-svd, "
     "all-rank or ease."
 )
 """Written out, as the other names here, so that help needs no torch; tests compare them with the
@@ -31,17 +34,27 @@ PROPENSITY = (
     f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding."
 )
 METRICS = (
-    "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, mse, rmse, mae, logloss; "
+    "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, "
+    "mse, rmse, mae, logloss; "
     "likes among all unseen items: unseen-recall@K, -ndcg, -hit, -mrr, -coverage, -novelty"
 )
 PROTOCOLS = (
-    "What is liked and tested: rd (4 and 5), paper (without 3), ge3 (3 to 5), cvib (3 to 5, all uniform rows test), "
-    "idcf (30 % validate), unlogged (as rd, never logged pairs), big-small (KuaiRec), temporal (the latest 10 % of the "
-    "log test), leave-last-out (the last row of each user), kuairand-random (tested on its randomly shown rows) or "
+    "What is liked and tested: rd (4 and 5), paper (without 3), ge3 (3 to 5), cvib (3 to "
+    "5, all uniform rows test), "
+    "idcf (30 % validate), unlogged (as rd, never logged pairs), big-small (KuaiRec), "
+    "temporal (the latest 10 % of the "
+    "log test), leave-last-out (the last row of each user), kuairand-random (tested on its "
+    "randomly shown rows) or "
     "kuairand-standard (on its later ones)."
 )
 OVERLAP = "Uniform rows whose pair is in the log: drop, or keep (for comparison with print)."
-MODEL_SETTINGS = "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data source."
+MODEL_SETTINGS = (
+    "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, "
+    "one "
+    "of "
+    "the "
+    "data source."
+)
 SOURCES = "coat, yahoo-r3, kuairec, ml-100k, simulated, recbole or files."
 DEVICES = "Where to compute: cpu, cuda, …"
 PATHS = ("logged", "uniform", "users", "items", "shards")
@@ -174,7 +187,8 @@ class DataOptions(Options):
     data: str = option("simulated", SOURCES, metavar="NAME")
     data_dir: Path | None = path_option("Folder of the data set.")
     logged: Path | None = path_option(
-        "files: the log: user_id, item_id, rating. CSV, Parquet (also a folder or pattern of parts), JSON lines, "
+        "files: the log: user_id, item_id, rating. CSV, Parquet (also a folder or pattern "
+        "of parts), JSON lines, "
         "RecBole or a CSR matrix.",
         "FILE",
     )

@@ -148,7 +148,9 @@ def evaluate(
         typer.Option(
             help=f"Separated by commas: {options.METRICS}.",
             metavar="NAMES",
-            show_default="uauc,ndcg@5,auc,mse; rankings of all unseen items for likes and splits by time",
+            show_default="uauc,ndcg@5,auc,mse; rankings of all unseen items for likes and splits "
+            "by "
+            "time",
         ),
     ] = None,
     protocol: Annotated[
@@ -315,7 +317,8 @@ def export(
         ExportFormat,
         typer.Option(
             "--format",
-            help="onnx: scores of pairs; parquet, npy, recbole: vectors whose inner product is the score, and the seen "
+            help="onnx: scores of pairs; parquet, npy, recbole: vectors whose inner product is "
+            "the score, and the seen "
             "pairs; csr: the seen pairs as a SciPy matrix.",
         ),
     ],
@@ -343,7 +346,8 @@ def export(
     say(f"score: {written.description['score']}", wrap=False)
     if "largest_difference_to_predict" in written.description:
         say(
-            f"largest difference to predict: {written.description['largest_difference_to_predict']:.1e}"
+            "largest difference to predict: "
+            f"{written.description['largest_difference_to_predict']:.1e}"
         )
 
 
@@ -388,7 +392,8 @@ class ServeOptions(options.CommonOptions):
     )
     seen: Seen = option(
         Seen.CATALOGUE,
-        "Where items that a user rated are left out: of the catalogue, also of lists of items, or never.",
+        "Where items that a user rated are left out: of the catalogue, also of lists of "
+        "items, or never.",
     )
     max_k: int = option(1000, "Most items per user that a client may ask for.", min=1, max=100_000)
     device: str | None = option(None, options.DEVICES, show_default="cpu")

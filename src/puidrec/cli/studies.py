@@ -71,12 +71,14 @@ class TableOptions(Options):
 
     scores: list[str] | None = option(
         None,
-        "Another package's scores (user_id, item_id, score) or lists (user_id, item_id, rank) as CSV or Parquet.",
+        "Another package's scores (user_id, item_id, score) or lists (user_id, item_id, "
+        "rank) as CSV or Parquet.",
         metavar="NAME=FILE",
     )
     methods: str = option(
         "all",
-        "a,b,… or all that need no uniform rows; item-rate, bias, pure-svd, all-rank and ease are always shown.",
+        "a,b,… or all that need no uniform rows; item-rate, bias, pure-svd, all-rank and "
+        "ease are always shown.",
         metavar="NAMES",
     )
     budget: int = option(
@@ -128,7 +130,8 @@ def data_spec(data: options.DataOptions) -> tuple[DataSpec, Dataset]:
 
 
 @command(
-    "puid compare --data coat --data-dir coat --methods spectrum,mf,dr --seeds 5 --out compare-coat",
+    "puid compare --data coat --data-dir coat --methods spectrum,mf,dr --seeds 5 --out "
+    "compare-coat",
     writes="out",
 )
 def compare(

@@ -338,7 +338,10 @@ def headline(rows: Sequence[SummaryRow], metric: str, reference: str) -> str:
         else ""
     )
     sizes = {word: len(names) for word, names in count.items()}
-    return f"{metric}: {sizes['wins']} of {len(own)} win{best}, {sizes['ties']} tie, {sizes['loses']} lose."
+    return (
+        f"{metric}: {sizes['wins']} of {len(own)} win{best}, {sizes['ties']} tie, "
+        f"{sizes['loses']} lose."
+    )
 
 
 def by(rows: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:

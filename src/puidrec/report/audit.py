@@ -168,7 +168,10 @@ def audit_chart(audit: Mapping[str, Any]) -> Figure:
     if not panels:
         return canvas(7.2, 4.0, "Nothing to draw", "the audit has no envelope")[0]
     panel, lead = panels[0], "lead" if panels[0].gap else "error"
-    caption = f"Shaded: what the {lead} may be if something hidden has strength Γ. Lines: with sampling error."
+    caption = (
+        f"Shaded: what the {lead} may be if something hidden has strength Γ. Lines: with "
+        "sampling error."
+    )
     figure, axes = canvas(7.2, 4.4, panel.y_label, caption)
     grid, first = np.asarray(panel.grid), panel.bands[0]
     for band, shade in zip(panel.bands, (0.18, 0.40, 0.10), strict=False):

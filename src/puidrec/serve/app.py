@@ -67,7 +67,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         (422, "The body is JSON but not a valid request."),
         (
             503,
-            "Too much is asked for at once, or it took too long; Retry-After says when to try again.",
+            "Too much is asked for at once, or it took too long; Retry-After says when to "
+            "try again.",
         ),
     )
 }

@@ -167,7 +167,8 @@ class RecommendRequest(_Message):
     )
     exclude_seen: StrictBool | None = Field(
         None,
-        description="Leave out what the user has in the log; when left out, as the server does by default.",
+        description="Leave out what the user has in the log; when left out, as the server does by "
+        "default.",
     )
     exclude: Annotated[Many[ItemId], _at_most("items")] = Field(
         default_factory=list, description="Leave out these items, for every user of the request."
@@ -183,7 +184,8 @@ class RecommendRequest(_Message):
     )
     stable: StrictBool = Field(
         False,
-        description="Add gamma_max: up to which Γ each item stays. For spectrum models of rating levels.",
+        description="Add gamma_max: up to which Γ each item stays. For spectrum models of rating "
+        "levels.",
     )
 
 
@@ -211,7 +213,9 @@ class UserItems(_Message):
     scores: list[float] = Field(description="On the scale of the model's target; larger is better.")
     gamma_max: list[float | None] | None = Field(
         None,
-        description="With stable: the largest Γ up to which each item stays among the offset + k best; null: at any Γ. "
+        description="With stable: the largest Γ up to which each item stays among the offset + k "
+        "best; "
+        "null: at any Γ. "
         "For a user who was not in training, null.",
     )
 
