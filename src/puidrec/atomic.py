@@ -55,7 +55,8 @@ def _refusal(error: BaseException | None) -> str | None:
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it is moved into place, on failure removed."""
+    """Yield a temporary path beside `path`; on success it is moved into place, on failure
+    removed."""
     target = Path(path)
     with output_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)

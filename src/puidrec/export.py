@@ -251,7 +251,8 @@ LINKS = {
         True,
     ): "half = Constant <value = float {0.5}> () halved = Mul (raw, half) score = Tanh (halved)",
 }
-"""By log-odds and ±1: from log-odds to the mean they stand for, tanh(x/2) or the logistic function."""
+"""By log-odds and ±1: from log-odds to the mean they stand for, tanh(x/2) or the logistic
+function."""
 
 
 def score_graph(model: Recommender) -> ModelProto:

@@ -40,7 +40,8 @@ class History(list[dict[str, Any]]):
         return frame.select(*first, *sorted(set(frame.columns) - set(first)))
 
     def plot(self, column: str | None = None) -> Axes:
-        """The loss (or another column) against sweeps, a line per stage; returns Matplotlib's axes."""
+        """The loss (or another column) against sweeps, a line per stage; returns Matplotlib's
+        axes."""
         from matplotlib.figure import Figure
 
         frame = self.to_frame()

@@ -36,7 +36,8 @@ class WorldError(PuidError):
 
 @dataclass(frozen=True)
 class World:
-    """Rank `rank` of `size` processes, each of which holds some of the users and all of the items."""
+    """Rank `rank` of `size` processes, each of which holds some of the users and all of the
+    items."""
 
     rank: int = 0
     size: int = 1

@@ -137,7 +137,8 @@ def fetch(
     *,
     common: options.CommonOptions,
 ) -> None:
-    """Download a data set from its publisher, check it and unpack it; repeat the command to resume."""
+    """Download a data set from its publisher, check it and unpack it; repeat the command to
+    resume."""
     from puidrec.data.fetch import PUBLISHED
     from puidrec.data.fetch import fetch as fetch_data
 

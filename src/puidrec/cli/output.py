@@ -208,7 +208,8 @@ def steps(first: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def jobs_bar(words: str) -> Iterator[Callable[[Event], None]]:
-    """Show how far a study is and which job ended last; call the yielded function with each event."""
+    """Show how far a study is and which job ended last; call the yielded function with each
+    event."""
     with progress_bar() as bar:
         task = bar.add_task(words, total=None)
 

@@ -191,7 +191,8 @@ class Job:
 
     @cached_property
     def key(self) -> str:
-        """A hash of all that decides the result. Names in tables do not: the same job is run once."""
+        """A hash of all that decides the result. Names in tables do not: the same job is run
+        once."""
         protocol = get_protocol(self.protocol)
         content = {
             "version": RESULTS_VERSION,
@@ -310,7 +311,8 @@ FIGURES = ("metrics", "context", "validation", "settings", "seconds")
 
 @dataclass(frozen=True)
 class ResultFolder:
-    """Files of finished jobs: written whole or not at all, read only if undamaged and of the data."""
+    """Files of finished jobs: written whole or not at all, read only if undamaged and of the
+    data."""
 
     folder: Path
 
@@ -366,7 +368,8 @@ def _plain(key: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers of even chance per factor, to three digits, so that a setting can be read and typed."""
+    """Numbers of even chance per factor, to three digits, so that a setting can be read and
+    typed."""
 
     low: float
     high: float

@@ -210,7 +210,8 @@ def _stopped_at_the_end(
 
 @contextlib.contextmanager
 def _where(engine: str | None, workers: int | None) -> Iterator[None]:
-    """The joblib backend of an engine; processes that it starts have one thread for each library."""
+    """The joblib backend of an engine; processes that it starts have one thread for each
+    library."""
     names = {"local": "loky", "inline": "sequential", "ray": "ray", "dask": "dask"}
     one = {"POLARS_MAX_THREADS": "1"}
     before = {name: os.environ.get(name) for name in one}

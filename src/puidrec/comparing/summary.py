@@ -273,7 +273,8 @@ def _with_comparison(
 
 
 def _sorted(block: list[SummaryRow], metrics: Sequence[str]) -> list[SummaryRow]:
-    """Labels from best to worst by the first metric, each with its metrics in the order asked for."""
+    """Labels from best to worst by the first metric, each with its metrics in the order asked
+    for."""
     first = {
         row.label: (-row.mean if row.higher_is_better else row.mean)
         for row in block

@@ -38,7 +38,8 @@ LABEL = 48
 
 
 def audit_html(audit: Mapping[str, Any], **more: Any) -> str:
-    """The page of one audit; a part that the file lacks is left out. `more` goes to the template."""
+    """The page of one audit; a part that the file lacks is left out. `more` goes to the
+    template."""
     names = names_of(audit)
     tone, label = VERDICTS.get(
         str(audit.get("verdict")), ("info", str(audit.get("verdict") or "Audit"))
@@ -120,7 +121,8 @@ def factor(tipping: Mapping[str, Any], key: str) -> str:
 
 
 def _gamma_map(found: Mapping[str, Any]) -> Table | None:
-    """Γ by group of users and group of items; None for the file of an earlier version without it."""
+    """Γ by group of users and group of items; None for the file of an earlier version without
+    it."""
     if not found.get("values"):
         return None
     (users, by_user), (items, by_item) = (

@@ -76,8 +76,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class Band:
-    """The range by one way of finding it, per point of the panel's grid; `outer` with sampling error
-    (bootstrap), where known. `says`: which sentence of the panel holds there."""
+    """The range by one way of finding it, per point of the panel's grid; `outer` with sampling
+    error (bootstrap), where known. `says`: which sentence of the panel holds there."""
 
     label: str
     low: Sequence[Number]

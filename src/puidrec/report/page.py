@@ -3,8 +3,8 @@ script. Templates hold the words and the layout; Python hands them results, tabl
 
 The file carries a content security policy that allows its own style sheet and script by their hash
 and pictures by `data:`, and nothing else: even if something in a name were taken for markup, it
-could not run or call out. Equal results give equal bytes: nothing says when or where they were made.
-"""
+could not run or call out. Equal results give equal bytes: nothing says when or where they were
+made."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values, columns of numbers set right. Wide tables scroll inside their own region; with
-    a script, columns sort by a click. `emphasised` are indices of rows to stress."""
+    """Rows of values, columns of numbers set right. Wide tables scroll inside their own region;
+    with a script, columns sort by a click. `emphasised` are indices of rows to stress."""
 
     columns: Sequence[Column | str]
     rows: Sequence[Sequence[Value | Cell]]
@@ -140,8 +140,8 @@ def _shown(cell: Value | Cell, column: Column) -> Cell:
 def render(template: str | Template, *, lenient: bool = False, **values: Any) -> str:
     """One HTML file by `templates/TEMPLATE.html.j2`, which extends `base.html.j2`.
 
-    Every value is escaped; control characters and broken Unicode are shown as marks. `lenient`: what
-    the values lack is empty, not an error: a file of an earlier version has fewer parts.
+    Every value is escaped; control characters and broken Unicode are shown as marks. `lenient`:
+    what the values lack is empty, not an error: a file of an earlier version has fewer parts.
     """
     environment = _lenient() if lenient else _environment()
     style, script = _asset("style.css"), _asset("script.js")

@@ -242,7 +242,8 @@ async def health(request: Request) -> Response:
 
 @READ.get("/model", response_model=ModelCard, responses=BUSY, summary="What is being served")
 async def model(request: Request) -> Response:
-    """Method, data, metrics, Γ, settings, and the features that unknown users and items may bring."""
+    """Method, data, metrics, Γ, settings, and the features that unknown users and items may
+    bring."""
     return _json(request.app.state.serving.service.card)
 
 

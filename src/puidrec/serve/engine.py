@@ -1,8 +1,8 @@
 """The best candidates of users: one product, then a partial sort. Codes in, codes out.
 
-One thread computes (`Worker`). A request of many users is cut into slices that take about as long as
-one user does; the next slice lines up when the one before it is done. So requests take turns, and a
-single user waits for at most one slice of each large request, however large that is.
+One thread computes (`Worker`). A request of many users is cut into slices that take about as long
+as one user does; the next slice lines up when the one before it is done. So requests take turns,
+and a single user waits for at most one slice of each large request, however large that is.
 """
 
 from __future__ import annotations

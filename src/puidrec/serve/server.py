@@ -76,7 +76,8 @@ class Protocol(HttpToolsProtocol):
                 self.send_400_response("The head of the request is too large.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Whether to go on: a client that has sent its request whole may still wait for the answer."""
+        """Whether to go on: a client that has sent its request whole may still wait for the
+        answer."""
         waits = self.cycle is not None and not (
             self.cycle.response_complete or self.cycle.more_body
         )
@@ -97,7 +98,8 @@ class Server(uvicorn.Server):
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Bind before the model is loaded, so that a port in use is one line. Port 0 takes a free one."""
+    """Bind before the model is loaded, so that a port in use is one line. Port 0 takes a free
+    one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only where the protocol is named: 40 ms per answer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -159,7 +161,8 @@ def survive_hangup() -> None:
 
 
 def settle() -> None:
-    """Take what was loaded out of the garbage collector's sight: looking through it takes 180 ms."""
+    """Take what was loaded out of the garbage collector's sight: looking through it takes 180
+    ms."""
     gc.collect()
     gc.freeze()
 
