@@ -148,6 +148,7 @@ def test_figures_on_a_heat_map_are_light_on_dark_and_dark_on_light() -> None:
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(3, 9))
+@example(1e-271, 8e5, 3)
 @example(
     368298.0, 1e-05, 4
 )  # far from 0 a multiple of the step is off by more than the range forgives

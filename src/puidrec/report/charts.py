@@ -221,8 +221,9 @@ def _factor_ticks(axis: Axis, low: float, high: float) -> None:
 
 def ticks(low: float, high: float, count: int) -> list[float]:
     """Round values within a range, at most about `count`: steps of 1, 2 or 5."""
-    found = MaxNLocator(max(count - 1, 1), steps=[1, 2, 5, 10]).tick_values(low, high)
-    slack = 1e-9 * (high - low)
+    slack = 1e-9 * (high - low)  # a tick just outside counts, or finer steps would make up for it
+    locator = MaxNLocator(max(count - 1, 1), steps=[1, 2, 5, 10])
+    found = locator.tick_values(low - slack, high + slack)
     return [float(v) for v in found if low - slack <= v <= high + slack]
 
 
