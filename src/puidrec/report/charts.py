@@ -221,9 +221,9 @@ def _factor_ticks(axis: Axis, low: float, high: float) -> None:
 
 def ticks(low: float, high: float, count: int) -> list[float]:
     """Round values within a range, at most about `count`: steps of 1, 2 or 5."""
-    slack = 1e-9 * (high - low)  # a tick just outside counts, or finer steps would make up for it
-    locator = MaxNLocator(max(count - 1, 1), steps=[1, 2, 5, 10])
-    found = locator.tick_values(low - slack, high + slack)
+    # one tick may do: a finer step in place of one just outside the range would give too many
+    locator = MaxNLocator(max(count - 1, 1), steps=[1, 2, 5, 10], min_n_ticks=1)
+    found, slack = locator.tick_values(low, high), 1e-9 * (high - low)
     return [float(v) for v in found if low - slack <= v <= high + slack]
 
 
