@@ -24,7 +24,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -170,26 +170,31 @@ def with_findings(text: str, folder: str) -> str:
 
 
 def unchanged(page: Page, kept: Figures) -> bool:
-    """Whether only methods that a finished page does not fit have other scores than then."""
-    same = page.methods and kept.get("fits") == version(*page.methods)
-    return bool(same) and not kept["quick"] and not kept["figures"].get("unfinished")
+    """Whether only methods that a page does not fit have other scores than then."""
+    return bool(page.methods) and kept.get("fits") == version(*page.methods) and not kept["quick"]
 
 
-def make(names: Iterable[str], ask: Ask, again: bool) -> list[str]:
+def restamp(names: Iterable[str]) -> None:
+    """Stamp with today's golden scores what is still of these."""
+    from puidrec.atomic import write_json
+
+    for name in names:
+        if (kept := stored(name)) and unchanged(PAGES[name], kept):
+            write_json(DOCS / "results" / f"{name}.json", {**kept, "golden": golden_hash()})
+
+
+def make(names: Sequence[str], ask: Ask, again: bool) -> list[str]:
     """Measure what is not current, and write it down page by page; returns what went wrong."""
     from puidrec.atomic import write_json
 
     now, failed = golden_hash(), []
+    restamp(names)
+    write_pages(names)
     for name in names:
         page, kept = PAGES[name], stored(name)
         current = kept is not None and kept["golden"] == now and not kept["quick"]
         if current and not again and not kept["figures"].get("unfinished"):
             print(f"{name}: current", flush=True)
-            continue
-        if kept and not again and unchanged(page, kept):
-            write_json(DOCS / "results" / f"{name}.json", {**kept, "golden": now})
-            write_pages([name])
-            print(f"{name}: what it fits has not changed", flush=True)
             continue
         kept_in = page.module if page.methods else f"{page.module} {now}"
         folder = ROOT / "bench" / "out" / ("quick" if ask.quick else "pages") / kept_in
@@ -254,6 +259,7 @@ def main() -> int:
     if unknown := set(names) - set(PAGES):
         parser.error(f"unknown page {', '.join(unknown)}; expected some of {', '.join(PAGES)}")
     if given.what == "write":
+        restamp(names)
         write_pages(names)
         return 0
     if given.what == "plan":
