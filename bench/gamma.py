@@ -23,11 +23,11 @@ import polars as pl
 
 from fresh import measured, simulated
 from puidrec.data.on_disk import row_slices
+from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import resolve_gamma
 from puidrec.exposure.rates import smoothed_rates
 from puidrec.features.bins import bin_side
-from puidrec.features.counts import ExposureCounts
 
 NOT_STAGES = {"rows", "seconds", "cpu_seconds", "peak_gib", "gain_user"}
 LIMIT_SECONDS, LIMIT_GIB, LIMIT_EXPONENT = 60.0, 4.0, 1.1

@@ -17,7 +17,7 @@ from puidrec.auditing.diagnostics import (
     without_support,
 )
 from puidrec.errors import InputError
-from puidrec.features.counts import ExposureCounts
+from puidrec.exposure.base import ExposureCounts
 
 
 def test_effective_size() -> None:

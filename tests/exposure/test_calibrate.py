@@ -2,6 +2,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.evidence import (
     Calibration,
     Evidence,
@@ -9,7 +10,6 @@ from puidrec.exposure.evidence import (
     calibrate_sides,
     entity_variance,
 )
-from puidrec.features.counts import ExposureCounts
 
 
 def world(seed, effect=0.8, spread=0.0, n_users=600, n_items=300):

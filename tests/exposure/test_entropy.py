@@ -4,13 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puidrec.errors import InputError
+from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.entropy import (
     bernoulli_entropy,
     bernoulli_kl,
     information_gains,
     local_scores,
 )
-from puidrec.features.counts import ExposureCounts
 
 
 def small(seed, n_users=14, n_items=11, rate=0.3):

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
+from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.bounds import bounds
 from puidrec.exposure.entropy import information_gains
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import PRESETS, GammaRule, resolve_gamma
-from puidrec.features.counts import ExposureCounts
 from puidrec.testing.gamma import small_counts
 
 

@@ -6,8 +6,8 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from puidrec.exposure.additive import Ridge
+from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.two_way import CELL_RIDGE, TwoWayEffects, effect_variance, fit_two_way
-from puidrec.features.counts import ExposureCounts
 
 
 def draw(seed, n_users, n_items, user_bins=1, item_bins=1, sd=(1.0, 1.0), centre=-1.5):

@@ -45,15 +45,15 @@ COMMON = {"dim": 3, "l2": 0.05, "epochs": 60, "propensity": "cells"}
 SCRIPT = """
 import json, sys
 import numpy as np
+from puidrec.data import on_disk
 from puidrec.data.sources import load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec import fitting
-from puidrec.methods import prepare
 from puidrec.model import Recommender
 from puidrec.scores import log
 from puidrec.world import join_world
 
-prepare.PAIRS_FROM_DISK = log.PAIRS_FROM_DISK = 50
+on_disk.CHUNK = log.PAIRS_FROM_DISK = 50
 fitting.CHECKPOINT_SECONDS, fitting.CHECKPOINT_SHARE = 0.0, float("inf")
 
 fits, common, out = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]

@@ -204,8 +204,8 @@ ON_DISK_CASES = [
 
 @pytest.mark.parametrize("options", ON_DISK_CASES, ids=lambda options: options["method"])
 def test_small_parts_make_the_same_model(options, both, monkeypatch) -> None:
-    for module in (prepare_module, log_module):
-        monkeypatch.setattr(module, "PAIRS_FROM_DISK", 30)
+    monkeypatch.setattr(on_disk, "CHUNK", 30)
+    monkeypatch.setattr(log_module, "PAIRS_FROM_DISK", 30)
     memory, disk = (Recommender(**COMMON, **options).fit(data) for data in both)
     np.testing.assert_allclose(scores(disk), scores(memory), atol=1e-4)
 
@@ -251,8 +251,7 @@ def test_without_uniform_rows_the_log_itself_is_held_out_from(
     """The same rows validate and test, and dropped ratings are dropped, whether the log is in
     memory or not."""
     monkeypatch.setattr(on_disk, "CHUNK", 64)
-    for module in (prepare_module, log_module):
-        monkeypatch.setattr(module, "PAIRS_FROM_DISK", 40)
+    monkeypatch.setattr(log_module, "PAIRS_FROM_DISK", 40)
     options = {"users": folder / "users.parquet", "unknown_ids": "keep", "scale": (1, 5)}
     memory = load_dataset("files", logged=folder / "logged.parquet", **options)
     disk = load_dataset("files", logged=folder / "logged", shards=tmp_path / "shards", **options)
@@ -297,12 +296,11 @@ import numpy as np, polars as pl, torch, scipy.optimize, sklearn.linear_model, t
 from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
-from puidrec.methods import prepare
 from puidrec.model import Recommender
 from puidrec.scores import log
 
 root, how, room = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-on_disk.BATCH_ROWS, prepare.PAIRS_FROM_DISK, log.PAIRS_FROM_DISK = 100_000, 200_000, 200_000
+on_disk.BATCH_ROWS, log.PAIRS_FROM_DISK = 100_000, 200_000
 on_disk.CHUNK = 200_000
 torch.set_num_threads(1)
 now = next(line for line in open("/proc/self/status") if line.startswith("VmData"))

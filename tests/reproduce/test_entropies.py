@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from puidrec import load_dataset
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
+from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.entropy import information_gains
-from puidrec.features.counts import ExposureCounts
 from puidrec.reproduce.entropies import (
     ExposureLog,
     Gain,

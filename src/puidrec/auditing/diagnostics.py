@@ -14,8 +14,8 @@ import polars as pl
 from puidrec.auditing.envelope import Pairs, sharp_by_stratum
 from puidrec.auditing.inputs import AuditArrays
 from puidrec.errors import InputError
+from puidrec.exposure.base import ExposureCounts
 from puidrec.features.bins import ColumnBins, bin_column
-from puidrec.features.counts import ExposureCounts
 from puidrec.rng import Rng, generator
 
 Ask = Callable[[np.ndarray, np.ndarray], np.ndarray]

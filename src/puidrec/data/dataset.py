@@ -4,7 +4,7 @@ side tables."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -135,6 +135,10 @@ class Interactions:
     def propensity(self) -> np.ndarray | None:
         """The propensities that came with the log, if any."""
         return self.frame["propensity"].to_numpy() if "propensity" in self.frame.columns else None
+
+    def parts(self) -> Iterator[Interactions]:
+        """All rows; those of a log on disk come some at a time."""
+        yield self
 
     def take(self, rows: np.ndarray) -> Self:
         """The given rows (positions, or a mask), in order."""

@@ -114,12 +114,16 @@ class StoredInteractions(Interactions):
     @property
     def label(self) -> np.ndarray:
         """Labels of all rows, a byte each."""
-        return np.concatenate([self.part(rows).label for rows in row_slices(len(self))])
+        return np.concatenate([part.label for part in self.parts()])
 
     @property
     def propensity(self) -> np.ndarray | None:
         """None: propensities of a log on disk are estimated."""
         return None
+
+    def parts(self) -> Iterator[Interactions]:
+        """The rows, `CHUNK` at a time."""
+        return (self.part(rows) for rows in row_slices(len(self)))
 
     def part(self, rows: slice | np.ndarray) -> Interactions:
         """A range of rows (or rows by their numbers, rising), in memory."""

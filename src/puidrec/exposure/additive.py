@@ -24,7 +24,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit, logit
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, FittedPropensity
+from puidrec.exposure.base import Exposure, FittedPropensity, one_hot
 from puidrec.rng import generator
 
 MAX_STEPS = 60
@@ -293,11 +293,6 @@ class Logistic(FittedPropensity):
 
     def _details(self) -> dict[str, Any]:
         return {"mode": self.score_.mode, "ridge": RIDGE}
-
-
-def one_hot(codes: np.ndarray) -> sparse.csr_array:
-    """Codes as indicator columns, [entities, largest code + 1]."""
-    return sparse.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)))
 
 
 def feature_scores(data: Exposure) -> tuple[np.ndarray | None, np.ndarray | None]:

@@ -19,7 +19,7 @@ from scipy.sparse import csc_array
 from scipy.special import entr, rel_entr
 
 from puidrec.errors import InputError
-from puidrec.features.counts import ExposureCounts
+from puidrec.exposure.base import ExposureCounts
 from puidrec.rng import Rng, generator
 
 Estimator = Literal["plugin", "miller-madow", "permutation"]

@@ -17,7 +17,7 @@ from typing import Literal, Self
 import numpy as np
 
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.on_disk import StoredInteractions, row_slices
+from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
 from puidrec.exposure import Exposure, FittedPropensity, make_propensity, require_propensity
 from puidrec.exposure.base import DEFAULT_LOW
@@ -136,7 +136,7 @@ class NominalExposure:
         place = np.searchsorted(edges, population, side="right")
         pairs = np.bincount(place, minlength=n_bins) * scale
         seen, weight = np.zeros(n_bins), np.zeros(n_bins)
-        for rows in self._parts():
+        for rows in self.seen.parts():
             own = self.propensity_of(rows)
             code = np.searchsorted(edges, own, side="right")
             seen += np.bincount(code, minlength=n_bins)
@@ -184,7 +184,7 @@ class NominalExposure:
         """Seen rows by level, and by segment where given; adjusted: weighted by the calibrated
         1/p − 1, so that they stand for the unseen pairs."""
         sums = SeenSums(levels, self.data.n_users, 1 if segments is None else segments.n, rng)
-        for rows in self._parts():
+        for rows in self.seen.parts():
             p = self.propensity_of(rows) if adjust else None
             if p is not None and self.weight_calibration is not None:
                 p = self.weight_calibration.applied(p)
@@ -214,13 +214,6 @@ class NominalExposure:
         parts = row_slices(len(self.seen) if outcome == "rating" else 0)
         seen = [np.unique(self.seen.rating[part]) for part in parts] or [np.array([0.0, 1.0])]
         return rows, value, all_levels(value, *seen)
-
-    def _parts(self) -> Iterator[Interactions]:
-        """The seen rows: all at once in memory, some at a time from disk."""
-        if isinstance(self.seen, StoredInteractions):
-            yield from (self.seen.part(rows) for rows in row_slices(len(self.seen)))
-        else:
-            yield self.seen
 
 
 @dataclass(frozen=True)

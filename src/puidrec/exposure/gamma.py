@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from puidrec.errors import InputError
+from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.bounds import Gamma, TableGamma
 from puidrec.exposure.entropy import Estimator, Gains, bernoulli_entropy
 from puidrec.exposure.evidence import Evidence, SideName
@@ -24,7 +25,6 @@ from puidrec.exposure.residuals import (
     exposure_residuals,
     pair_shift,
 )
-from puidrec.features.counts import ExposureCounts
 from puidrec.plugins import Registry
 from puidrec.rng import Rng, generator
 

@@ -11,8 +11,7 @@ from scipy.special import expit, logit
 from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
 from puidrec.exposure.additive import calibrating_shift
-from puidrec.exposure.base import Exposure, FittedPropensity
-from puidrec.features.counts import ExposureCounts
+from puidrec.exposure.base import Exposure, ExposureCounts, FittedPropensity
 
 SMOOTHING = 1.0
 """Pseudo-ratings that `naive-bayes` spreads evenly over the rating levels."""

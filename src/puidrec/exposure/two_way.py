@@ -27,8 +27,7 @@ from puidrec.exposure.additive import (
     feature_scores,
     minimise,
 )
-from puidrec.exposure.base import Exposure, FittedPropensity
-from puidrec.features.counts import ExposureCounts
+from puidrec.exposure.base import Exposure, ExposureCounts, FittedPropensity
 
 OFFSET_LEVELS = 180
 """Levels that known offsets are cut into, all bins together (at least four in each)."""

@@ -9,7 +9,7 @@ as fit in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -20,7 +20,7 @@ import torch
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions
-from puidrec.data.row_matrix import user_blocks, with_values
+from puidrec.data.row_matrix import with_values
 from puidrec.data.split import Split
 from puidrec.data.tables import Matrix, pair_matrix, pairs_among, row_starts
 from puidrec.errors import InputError
@@ -39,7 +39,7 @@ from puidrec.plugins import named
 from puidrec.rng import derive_seed, generator
 from puidrec.scores import make_backbone
 from puidrec.scores.features import Design
-from puidrec.scores.log import PAIRS_FROM_DISK, PAIRS_IN_MEMORY, Column, Log
+from puidrec.scores.log import Column, Log
 from puidrec.scores.towers import Backbone
 from puidrec.settings import Settings
 from puidrec.world import ALONE, World
@@ -84,11 +84,6 @@ class TrainingLog:
         """What predictions live on."""
         return self.settings.target_scale
 
-    @property
-    def max_pairs(self) -> int:
-        """Logged pairs worked on at once."""
-        return PAIRS_FROM_DISK if isinstance(self.rows, StoredInteractions) else PAIRS_IN_MEMORY
-
     @cached_property
     def row_start(self) -> np.ndarray:
         """Training rows before each user, and all of them, [users + 1]."""
@@ -99,18 +94,9 @@ class TrainingLog:
         """Item of each training row."""
         return self.rows.item
 
-    def parts(self) -> Iterator[Interactions]:
-        """The training rows, those of some users at a time."""
-        rows, start = self.rows, self.row_start
-        if isinstance(rows, StoredInteractions):
-            for first, last in user_blocks(start, self.max_pairs):
-                yield rows.part(slice(int(start[first]), int(start[last])))
-        else:
-            yield rows
-
     def total(self, values: Callable[[Interactions], np.ndarray]) -> float:
         """The sum over the training rows of what is made of each."""
-        return sum(float(np.sum(values(part), dtype=np.float64)) for part in self.parts())
+        return sum(float(np.sum(values(part), dtype=np.float64)) for part in self.rows.parts())
 
     def target(self, rows: Interactions) -> np.ndarray:
         """What predictions aim at: ratings in [0, 1]; labels ±1, or 0/1 where the method bounds a
@@ -129,7 +115,7 @@ class TrainingLog:
     @property
     def ratings(self) -> Matrix:
         """The targets of the training rows, in memory wherever the log is."""
-        values = [self.target(part).astype(np.float64) for part in self.parts()]
+        values = [self.target(part).astype(np.float64) for part in self.rows.parts()]
         return pair_matrix(self.row_start, self.items, np.concatenate(values), self.data.n_items)
 
     @cached_property

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.bounds import Gamma, bounds
 from puidrec.exposure.gamma import GammaRule
-from puidrec.features.counts import ExposureCounts
 
 
 def small_counts(seed: int = 0, n_users: int = 60, n_items: int = 40) -> ExposureCounts:

@@ -21,7 +21,7 @@ from puidrec.exposure.base import Exposure, FittedPropensity, Rated
 
 def small_exposure(seed: int = 0, n_users: int = 60, n_items: int = 40) -> Exposure:
     """A small population with bins, features, ratings, uniform rows and a propensity per log row."""
-    from puidrec.exposure.additive import one_hot
+    from puidrec.exposure.base import one_hot
 
     random = np.random.default_rng(seed)
     user_bin, item_bin = (

@@ -200,7 +200,7 @@ def _problem(prepared: Prepared, rows: Interactions) -> AutoDebiasProblem:
 def _means(prepared: Prepared) -> np.ndarray:
     """The mean of the log's ratings, of those up to it, and of those above it."""
     log, sums = prepared.log, np.zeros((2, 2))
-    for part in log.parts():
+    for part in log.rows.parts():
         target = np.asarray(log.target(part), dtype=np.float64)
         for k, chosen in enumerate((target <= log.target_mean, target > log.target_mean)):
             sums[k] += target[chosen].sum(), chosen.sum()

@@ -122,7 +122,7 @@ def balanced_weights(
         columns["g"] = log.scores_of(first.theta)
     found = log.map(lambda s, row: moment(loss, s, row), log.scores_of(first.phi), row=columns)
     moments = numbers_of(prepared, found)
-    inverse = [prepared.log.inverse(part) for part in prepared.log.parts()]
+    inverse = [prepared.log.inverse(part) for part in prepared.log.rows.parts()]
     weights = np.concatenate(inverse)
     weights *= entropy_balance(weights, moments, target, variance).factor(moments)
     return np.asarray(weights * (first.phi.n_pairs / weights.sum()))

@@ -106,7 +106,7 @@ def corrected_weights(prepared: Prepared, first: Fitted, uniform: Interactions) 
         return np.column_stack([np.ones(len(rows)), sides[0][rows.user], sides[1][rows.item]])
 
     parts = [
-        (log.inverse(p), basis(p), uniform_errors(prepared, first.phi, p)) for p in log.parts()
+        (log.inverse(p), basis(p), uniform_errors(prepared, first.phi, p)) for p in log.rows.parts()
     ]
     inverse, own, errors = (np.concatenate(column) for column in zip(*parts, strict=True))
     at_uniform = uniform_errors(prepared, first.phi, uniform)[:, None] * basis(uniform)

@@ -121,7 +121,7 @@ def _log_residual(prepared: Prepared, mf: LowRank | None) -> float:
     if mf is None:
         return 0.0
     log, total = prepared.log, 0.0
-    for part in log.parts():
+    for part in log.rows.parts():
         total += float(
             np.sum(
                 (log.target(part) - pair_scores(mf, part.user, part.item)) ** 2, dtype=np.float64

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puidrec.errors import InputError
-from puidrec.features.counts import ExposureCounts, group_columns
+from puidrec.exposure.base import ExposureCounts
 
 
 def exposure(seed, n_users=13, n_items=9, user_bins=4, item_bins=3):
@@ -44,14 +44,6 @@ def test_batches_equal_the_whole():
     )
     assert np.array_equal(parts.by_item, counted(seen, user_bin, item_bin).by_item)
     assert np.array_equal(parts.user_degree, seen.sum(1))
-
-
-def test_empty_groups_sum_to_zero():
-    table = np.arange(12).reshape(3, 4)
-    group = np.array([3, 0, 3, 5])
-    expected = np.stack([table[:, group == g].sum(1) for g in range(8)], axis=1)
-    assert np.array_equal(group_columns(table, group, 8), expected)
-    assert np.array_equal(group_columns(table, group), expected[:, :6])
 
 
 @pytest.mark.parametrize(
