@@ -125,7 +125,7 @@ def drawn(seed, n=3000, n_bins=4, offset=False):
     random = np.random.default_rng(seed)
     bins = random.integers(0, n_bins, n, dtype=np.int32)
     degree = random.poisson(np.exp(random.normal(3, 1, n)))
-    strata = Strata.build(bins, n_bins, random.normal(size=n).round(1) if offset else None)
+    strata = Strata.build(bins, random.normal(size=n).round(1) if offset else None)
     return DegreeClasses.build(strata, degree), bins, degree
 
 
@@ -173,7 +173,7 @@ def test_budget_keeps_the_smaller_side_whole():
 def test_strata_split_offsets_within_bins_and_never_equal_ones():
     random = np.random.default_rng(4)
     bins, offset = random.integers(0, 3, 900, dtype=np.int32), random.normal(size=900).round(1)
-    strata = Strata.build(bins, 3, offset)
+    strata = Strata.build(bins, offset)
     np.testing.assert_array_equal(strata.bin[strata.of], bins)
     pairs = {}
     for key, stratum in zip(zip(bins, offset, strict=True), strata.of, strict=True):

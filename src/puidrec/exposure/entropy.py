@@ -22,7 +22,7 @@ from puidrec.errors import InputError
 from puidrec.exposure.base import ExposureCounts
 from puidrec.rng import Rng, generator
 
-Estimator = Literal["plugin", "miller-madow", "permutation"]
+Estimator = Literal["plugin", "permutation"]
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 
@@ -118,9 +118,7 @@ def information_gains(
     weight, weight_user = counts.pairs, counts.pairs.sum(axis=1)
     null_user = null_item = None
     excess_user, excess_item = np.zeros_like(user), np.zeros_like(item)
-    if estimator == "miller-madow":
-        excess_user, excess_item = _miller_madow(counts)
-    elif estimator == "permutation":
+    if estimator == "permutation":
         null_user = _permute_users(counts, n_permutations, generator(rng, "permute-users"))
         null_item = _permute_items(counts, n_permutations, generator(rng, "permute-items"))
         excess_user, excess_item = null_user.local, null_item.local
@@ -164,26 +162,6 @@ def _correct(score: np.ndarray, excess: np.ndarray, weight: np.ndarray) -> tuple
     floored = np.maximum(score - excess, 0.0)
     mean = float((weight * floored).sum() / total)
     return gain, floored * (gain / mean if mean > 0.0 else 0.0)
-
-
-def miller_madow_bias(observed: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """First-order bias of a bin's plug-in entropy: a half over its pairs where both outcomes were
-    seen, else 0."""
-    both = (observed > 0) & (observed < pairs)
-    return both / np.where(pairs > 0, 2.0 * pairs, 1.0)
-
-
-def _miller_madow(counts: ExposureCounts) -> tuple[np.ndarray, np.ndarray]:
-    """First-order bias of plug-in entropies, (outcomes seen - 1) / 2n per bin, as bias of the two
-    local scores.
-
-    It takes the pairs of D for independent draws, so it is far too small where users or items
-    differ in activity.
-    """
-    by_user, pairs_user = counts.cells.sum(axis=1), counts.pairs.sum(axis=1)
-    overall = miller_madow_bias(np.asarray(by_user.sum()), np.asarray(pairs_user.sum()))
-    per_user = miller_madow_bias(by_user, pairs_user)
-    return per_user - overall, miller_madow_bias(counts.cells, counts.pairs) - per_user[:, None]
 
 
 def _permute_users(counts: ExposureCounts, n: int, rng: np.random.Generator) -> Null:

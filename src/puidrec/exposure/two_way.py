@@ -49,24 +49,23 @@ class Strata:
     bin: np.ndarray
     offset: np.ndarray
     """Mean offset of each stratum."""
-    n_bins: int
 
     @classmethod
-    def build(cls, bins: np.ndarray, n_bins: int, offset: np.ndarray | None = None) -> Strata:
+    def build(cls, bins: np.ndarray, offset: np.ndarray | None = None) -> Strata:
         """Cut offsets at quantiles within each bin; equal offsets are never parted."""
+        size = np.bincount(bins)
         if offset is None:
-            return cls(bins, np.arange(n_bins), np.zeros(n_bins), n_bins)
-        levels = max(4, OFFSET_LEVELS // n_bins)
+            return cls(bins, np.arange(size.size), np.zeros(size.size))
+        levels = max(4, OFFSET_LEVELS // size.size)
         order = np.lexsort((offset, bins))
         sorted_bin, sorted_offset = bins[order].astype(np.int64), offset[order]
         new = np.concatenate([[True], (np.diff(sorted_bin) != 0) | (np.diff(sorted_offset) != 0)])
         first = np.maximum.accumulate(np.where(new, np.arange(order.size), 0))
-        size = np.bincount(bins, minlength=n_bins)
         rank = first - (np.cumsum(size) - size)[sorted_bin]
         key = np.empty(order.size, np.int64)
         key[order] = sorted_bin * levels + rank * levels // size[sorted_bin]
         found, of, count = np.unique(key, return_inverse=True, return_counts=True)
-        return cls(of, found // levels, np.bincount(of, weights=offset) / count, n_bins)
+        return cls(of, found // levels, np.bincount(of, weights=offset) / count)
 
 
 @dataclass(frozen=True)
@@ -135,24 +134,17 @@ class DegreeClasses:
         """
         if self.n_classes == self.kind_size.size:
             return values[self.kind_of]
-        from scipy.interpolate import (
-            PchipInterpolator,
-        )  # takes long to import; small logs do without
+        # takes long to import; small logs do without
+        from scipy.interpolate import PchipInterpolator
 
-        side, stratum = self.side(), self._class_stratum()
+        side, of_class = self.side(), self._class_stratum()
         x, wanted = np.log1p(side.observed / side.size), np.log1p(self.kind_degree)
-        # Classes and kinds are sorted by stratum, so each stratum is a slice of both.
-        found = np.unique(stratum)
-        nodes, kinds = (
-            np.stack(
-                [np.searchsorted(s, found, "left"), np.searchsorted(s, found, "right")], axis=1
-            )
-            for s in (stratum, self.kind_stratum)
-        )
         read = np.empty(wanted.size)
-        for (n0, n1), (k0, k1) in zip(nodes.tolist(), kinds.tolist(), strict=True):
-            curve = PchipInterpolator(x[n0:n1], values[n0:n1]) if n1 - n0 > 1 else None
-            read[k0:k1] = values[n0] if curve is None else curve(wanted[k0:k1])
+        for stratum in np.unique(of_class):
+            own, kinds = of_class == stratum, self.kind_stratum == stratum
+            several = np.count_nonzero(own) > 1
+            curve = PchipInterpolator(x[own], values[own]) if several else None
+            read[kinds] = values[own][0] if curve is None else curve(wanted[kinds])
         return read[self.kind_of]
 
 
@@ -211,9 +203,8 @@ def fit_two_way(
     users, items, and cells beyond row and column effects of bins. Offsets: log-odds of each user
     and item known beforehand (`feature_scores`), used to a few levels per bin.
     """
-    n_user_bins, n_item_bins = counts.cells.shape
-    user_strata = Strata.build(counts.user_bin, n_user_bins, user_offset)
-    item_strata = Strata.build(counts.item_bin, n_item_bins, item_offset)
+    user_strata = Strata.build(counts.user_bin, user_offset)
+    item_strata = Strata.build(counts.item_bin, item_offset)
     users, items = fit_budget(
         DegreeClasses.build(user_strata, counts.user_degree),
         DegreeClasses.build(item_strata, counts.item_degree),
@@ -244,14 +235,11 @@ def _start(problem: AdditiveProblem, pairs: np.ndarray) -> np.ndarray:
     rare."""
     total, whole = problem.cells.sum(), pairs.sum()
     rate = (problem.cells + 10.0 * (total + 0.5) / (whole + 1.0)) / (pairs + 10.0)
-    sides = (_log_degree_ratio(side) for side in (problem.users, problem.items))
-    return np.concatenate([logit(np.clip(rate, 1e-9, 1 - 1e-9)).ravel(), *sides])
-
-
-def _log_degree_ratio(side: ClassSide) -> np.ndarray:
-    by_bin = side.by_bin @ np.stack([side.observed, side.size], axis=1)
-    mean = (by_bin[:, 0] / np.maximum(by_bin[:, 1], 1.0))[side.bin]
-    return np.log((side.observed / side.size + 1.0) / (mean + 1.0))
+    parts = [logit(np.clip(rate, 1e-9, 1 - 1e-9)).ravel()]
+    for side in (problem.users, problem.items):
+        mean = (side.by_bin @ side.observed) / (side.by_bin @ side.size)
+        parts.append(np.log((side.observed / side.size + 1.0) / (mean[side.bin] + 1.0)))
+    return np.concatenate(parts)
 
 
 def _fit_ridges(problem: AdditiveProblem, point: np.ndarray) -> tuple[np.ndarray, State]:

@@ -18,23 +18,14 @@ def pearson(frame: pl.DataFrame) -> tuple[list[str], np.ndarray]:
 
     A column that does not vary (over the rows of a pair) is correlated with nothing: 0, not NaN.
     """
-    numeric = frame.select([name for name, dtype in frame.schema.items() if dtype.is_numeric()])
-    values = numeric.cast(pl.Float64).to_numpy()
-    known = np.isfinite(values)
-    count = np.maximum(known.sum(axis=0), 1)
-    centre = np.where(known, values, 0.0).sum(axis=0) / count
-    x = np.where(known, values - centre, 0.0)
-    spread = np.abs(x).max(axis=0, initial=0.0)
-    x = x / np.where(spread > 0, spread, 1.0)
-    m = known.astype(np.float64)
-    n = np.maximum(m.T @ m, 1.0)
-    total, square = x.T @ m, (x * x).T @ m
-    covariance = x.T @ x - total * total.T / n
-    variance = square - total * total / n
-    variance[variance <= 1e-12 * np.maximum(square, 1e-300)] = 0.0
-    scale = np.sqrt(variance * variance.T)
-    r = np.divide(covariance, scale, out=np.zeros_like(covariance), where=scale > 0)
-    return numeric.columns, np.clip(r, -1.0, 1.0)
+    numeric = frame.select(
+        pl.col(name).cast(pl.Float64).fill_nan(None)
+        for name, dtype in frame.schema.items()
+        if dtype.is_numeric()
+    )
+    names = numeric.columns
+    r = [[numeric.select(pl.corr(a, b)).item() for b in names] for a in names]
+    return names, np.nan_to_num(np.array(r, np.float64).reshape(len(names), len(names)))
 
 
 def correlation_groups(frame: pl.DataFrame, threshold: float) -> list[list[str]]:
@@ -48,8 +39,6 @@ def correlation_groups(frame: pl.DataFrame, threshold: float) -> list[list[str]]
             "correlation threshold out of range", found=threshold, expected="0 <= threshold < 1"
         )
     names, r = pearson(frame)
-    if not names:
-        return []
     _, group = connected_components(np.abs(r) > threshold, directed=False)
     members = [
         [name for name, g in zip(names, group, strict=True) if g == k] for k in dict.fromkeys(group)
