@@ -270,7 +270,7 @@ def test_the_walk_sees_what_it_must(name: str, source: str) -> None:
     ("name", "source"),
     [
         ("data.dataset", "if TYPE_CHECKING:\n    from puidrec.model import Recommender"),
-        ("data.sources.coat", "from puidrec.features.pseudo import with_pseudo_features"),
+        ("data.sources.coat", "from puidrec.features.factors import with_pseudo_features"),
         ("model", "from puidrec import __version__"),
         ("auditing.audit", "from puidrec.evaluation.auc import auc"),
     ],

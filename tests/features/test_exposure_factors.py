@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from puidrec.features.exposure_factors import ExposureFactors, _edge, _random_log
+from puidrec.features.factors import ExposureFactors, _edge, _random_log
 
 
 def grouped(n_users=200, n_items=80, contrast=0.15, seed=0) -> tuple[np.ndarray, np.ndarray]:

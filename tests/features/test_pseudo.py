@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from puidrec.data.dataset import Dataset
-from puidrec.features.pseudo import kmeans_bins, pseudo_features, with_pseudo_features
+from puidrec.features.factors import kmeans_bins, pseudo_features, with_pseudo_features
 
 
 def inertia(values: np.ndarray, codes: np.ndarray) -> float:

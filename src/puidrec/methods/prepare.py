@@ -29,7 +29,7 @@ from puidrec.exposure.estimate import NominalExposure, estimate_exposure
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import Gamma, GammaSpec, resolve_gamma
 from puidrec.features.encode import FeatureEncoder
-from puidrec.features.exposure_factors import ExposureFactors
+from puidrec.features.factors import ExposureFactors
 from puidrec.losses.pointwise import PairError, TargetScale, pointwise_error
 from puidrec.losses.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
 from puidrec.methods.field.log_weights import WeightRule

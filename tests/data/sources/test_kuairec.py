@@ -24,7 +24,7 @@ from puidrec.data.sources.kuairec import (
     user_features,
     watched_pairs,
 )
-from puidrec.features.select import correlation_groups, select_representatives
+from puidrec.features.bins import correlation_groups, select_representatives
 
 N_USERS, N_VIDEOS = 30, 50
 BIG_ROWS = "user_id,video_id,watch_ratio\n500,900,3.0\n500,900,0.1\n501,900,0.5\n501,1000,2.5\n"

@@ -27,7 +27,7 @@ from puidrec.data.sources.reading import (
 )
 from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
-from puidrec.features.pseudo import with_pseudo_features
+from puidrec.features.factors import with_pseudo_features
 from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)

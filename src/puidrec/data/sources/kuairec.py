@@ -9,7 +9,7 @@ where present. `convert` writes the compact forms, a few megabytes that load in 
     item_daily_features.csv → item_features.csv    user_features.csv, item_categories.csv → copied
 
 Features are those of the paper's appendix: representatives of correlated groups, mapped and binned;
-`features.select` finds such groups in any table. Item rows are daily; a video's bin is the one it
+`features.bins.correlation_groups` finds such groups in any table. Item rows are daily; a video's bin is the one it
 has on most of its days. Four of the appendix's quantile recipes end, by their printed counts, in
 halves of the daily rows, so they are coded as "above the median".
 """

@@ -20,7 +20,7 @@ from puidrec.data.sources.reading import (
     read_ratings,
     typed_columns,
 )
-from puidrec.features.pseudo import with_pseudo_features
+from puidrec.features.factors import with_pseudo_features
 from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)

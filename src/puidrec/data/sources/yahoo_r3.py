@@ -18,7 +18,7 @@ from puidrec.data.schema import check_choice
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_ratings
 from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
-from puidrec.features.pseudo import with_pseudo_features
+from puidrec.features.factors import with_pseudo_features
 from puidrec.rng import Rng
 
 WEBSCOPE = "ydata-ymusic-rating-study-v1_0"

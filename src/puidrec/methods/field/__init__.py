@@ -1,1 +1,1 @@
-"""Methods of the field that the paper compares with, or that came after it: one module each."""
+"""Methods of the field that the paper compares with, or that came after it."""

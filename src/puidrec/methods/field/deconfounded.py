@@ -5,7 +5,7 @@ users by it.
 
     r̂_ui = x_uᵀ y_i + b_u + b_i + μ + γ_u â_ui      to the logged ratings,
 
-â the reconstruction of exposure by `features.exposure_factors`: a user who rates high what people
+â the reconstruction of exposure by `features.factors`: a user who rates high what people
 like her see has γ_u > 0. For given x, y each γ_u is a ridge regression of what they leave; x, y and
 γ take turns until γ stays,
 
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from puidrec.errors import InputError
 from puidrec.features.encode import exposure_design
-from puidrec.features.exposure_factors import ExposureFactors
+from puidrec.features.factors import ExposureFactors
 from puidrec.losses.pair_loss import Objective, RobustLoss
 from puidrec.methods.dim_and_l2 import spectral_start
 from puidrec.methods.prepare import Prepared, TrainingLog

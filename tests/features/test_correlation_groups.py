@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puidrec.features.select import correlation_groups, pearson, select_representatives
+from puidrec.features.bins import correlation_groups, pearson, select_representatives
 
 
 @settings(max_examples=50, deadline=None)
