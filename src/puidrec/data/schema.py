@@ -262,15 +262,22 @@ def _refuse_two_forms(ids: pl.Series, origin: Origin) -> None:
 
 
 def check_number(
-    column: pl.Series, origin: Origin, hint: str = "Write plain numbers, with a decimal point."
+    column: pl.Series,
+    origin: Origin,
+    hint: str = "Write plain numbers, with a decimal point.",
+    *,
+    kind: type[pl.DataType] = pl.Float64,
+    missing: bool = False,
 ) -> pl.Series:
-    """A numeric column as Float64 without missing, NaN or infinite values; text that is not a
-    number is quoted."""
+    """A numeric column as Float64, or Int64, without NaN, infinite and (unless allowed) missing
+    values; text that is not a number is quoted."""
+    expected = "a whole number" if kind == pl.Int64 else "a finite number"
     if column.dtype == pl.String:
-        parsed = column.str.strip_chars().cast(pl.Float64, strict=False)
-        reject(parsed.is_null(), column, "not a number", "a number", hint, origin)
+        parsed = column.str.strip_chars().cast(kind, strict=False)
+        bad = parsed.is_null() & column.is_not_null() if missing else parsed.is_null()
+        reject(bad, column, "not a number", expected, hint, origin)
     elif column.dtype.is_numeric() or column.dtype == pl.Boolean:
-        parsed = column.cast(pl.Float64, strict=False)
+        parsed = column.cast(kind, strict=False)
     else:
         raise origin.error(
             "not a numeric column",
@@ -279,8 +286,10 @@ def check_number(
             expected="numbers",
             hint=hint,
         )
-    reject(parsed.is_null(), column, "missing value", "a finite number", hint, origin)
-    reject(~parsed.is_finite(), column, "not a finite number", "a finite number", hint, origin)
+    if not missing:
+        reject(parsed.is_null(), column, "missing value", expected, hint, origin)
+    infinite = ~parsed.is_finite().fill_null(True)
+    reject(infinite, column, "not a finite number", expected, hint, origin)
     return parsed
 
 

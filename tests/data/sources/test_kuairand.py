@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import polars as pl
 import pytest
 
 import puidrec as pr
-from puidrec.data.sources.kuairand import CHINA, DAY, LABELS, RANDOM, STANDARD, USERS, VIDEOS
+from puidrec.data.sources.kuairand import CHINA, DAY, RANDOM, STANDARD, USERS, VIDEOS, Label
 from puidrec.testing.source import SourceContract
 
+LABELS = get_args(Label)
 COLUMNS = (
     "user_id",
     "video_id",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import signature
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from puidrec.data.dataset import Dataset
+from puidrec.data.schema import check_choice
 from puidrec.data.tables import OverlapRule, check_overlap
 from puidrec.errors import InputError
 from puidrec.plugins import Registry
@@ -51,7 +52,11 @@ def load_dataset(
     check_overlap(overlap)
     row = SOURCES[name]
     load: Load = row if callable(row) else import_module(row).load
-    told = {"overlap": overlap} if _takes_overlap(load) else {}
+    # a source that does not take the rule has it applied to what it returns
+    told = {"overlap": overlap} if "overlap" in signature(load).parameters else {}
+    for option, choices in _choices(load).items():
+        if option in options:
+            check_choice(option, options[option], choices)
     try:
         data = load(path, **told, **options)
     except TypeError as error:
@@ -63,11 +68,10 @@ def load_dataset(
     return data if data.overlap.rule == overlap else data.with_overlap(overlap)
 
 
-def _takes_overlap(load: Load) -> bool:
-    """Whether a source applies the rule itself: one that does not has it applied to what it
-    returns."""
-    parameter = signature(load).parameters.get("overlap")
-    return parameter is not None and parameter.kind in (
-        Parameter.KEYWORD_ONLY,
-        Parameter.POSITIONAL_OR_KEYWORD,
-    )
+def _choices(load: Load) -> dict[str, tuple[Any, ...]]:
+    """The values of options that are declared as one of several (`Literal`)."""
+    try:
+        hints = get_type_hints(load)
+    except (NameError, TypeError):  # a plug-in whose types are there for type checkers only
+        return {}
+    return {name: get_args(kind) for name, kind in hints.items() if get_origin(kind) is Literal}

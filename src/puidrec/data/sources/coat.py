@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.schema import check_choice
 from puidrec.data.sources.reading import (
     AnyPath,
     as_text,
@@ -31,7 +30,6 @@ from puidrec.features.factors import with_pseudo_features
 from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)
-FEATURES = ("real", "pseudo", "none")
 
 
 def load(
@@ -50,7 +48,6 @@ def load(
     The real features are the default: they are what lifts accuracy on Coat. `dim` and `bins` shape
     pseudo-features.
     """
-    check_choice("features", features, FEATURES)
     folder = data_folder(path, "coat")
     logged_file = first_file(folder, ("train.ascii", "user.txt"), "coat")
     uniform_file = first_file(folder, ("test.ascii", "random.txt"), "coat")

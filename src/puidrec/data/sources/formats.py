@@ -20,7 +20,7 @@ from scipy import sparse
 
 from puidrec.atomic import write_json, write_text
 from puidrec.data.dataset import Dataset
-from puidrec.data.schema import POLARS_ERRORS, Origin, reject, short_reason
+from puidrec.data.schema import POLARS_ERRORS, Origin, check_number, reject, short_reason
 from puidrec.data.sources.reading import (
     AnyPath,
     as_text,
@@ -245,6 +245,7 @@ _WRITERS: dict[str, tuple[str, Callable[[pl.DataFrame, Path], None]]] = {
 }
 
 
+TYPED = "Correct the cell or the type in the header."
 TYPES = ("token", "token_seq", "float", "float_seq")
 _FIELD = re.compile(r"[^\s:]+:[a-z_]+")
 IDS = ("user_id", "item_id")
@@ -308,25 +309,12 @@ def _column(column: pl.Series, kind: str, origin: Origin) -> list[pl.Series]:
             .list.eval(pl.element().filter(pl.element() != ""))
         ]
     if kind == "float":
-        return [_numbers(column, origin)]
+        return [check_number(column, origin, TYPED, missing=True)]
     lists = column.str.strip_chars().str.split(" ")
     width = int(np.asarray(lists.list.len().fill_null(0)).max(initial=0))
     parts = lists.list.to_struct(fields=[f"{column.name}_{k}" for k in range(width)])
-    return [_numbers(part, origin) for part in parts.struct.unnest().get_columns()]
-
-
-def _numbers(column: pl.Series, origin: Origin) -> pl.Series:
-    numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
-    wrong = numbers.is_null() & column.is_not_null()
-    reject(
-        wrong,
-        column,
-        "not a number",
-        "a number, as the header says",
-        "Correct the cell or the header.",
-        origin,
-    )
-    return numbers
+    found = parts.struct.unnest().get_columns()
+    return [check_number(part, origin, TYPED, missing=True) for part in found]
 
 
 def atomic_text(frame: pl.DataFrame, origin: Origin) -> str:

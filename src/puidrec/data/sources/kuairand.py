@@ -22,12 +22,12 @@ trains, 22 to 28 April validates, 29 April to 8 May tests).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import polars as pl
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.schema import Duplicates, check_choice
+from puidrec.data.schema import Duplicates
 from puidrec.data.sources.reading import (
     AnyPath,
     Types,
@@ -45,7 +45,6 @@ USERS, VIDEOS = "user_features_pure.csv", "video_features_basic_pure.csv"
 Label = Literal[
     "is_click", "long_view", "is_like", "is_follow", "is_comment", "is_forward", "is_hate"
 ]
-LABELS = get_args(Label)
 USER_FEATURES = (
     "user_active_degree",
     "is_live_streamer",
@@ -72,9 +71,6 @@ def load(
     overlap: OverlapRule = "drop",
 ) -> Dataset:
     """Load KuaiRand-Pure: `label` is the rating, 0 or 1; uniform rows are those of the random log."""
-    check_choice("label", label, LABELS)
-    check_choice("features", features, ("real", "none"))
-    check_choice("day", day, ("date", "time"))
     folder = _folder(path)
     logs = [folder / name for name in STANDARD if has_file(folder / name)]
     if not logs:

@@ -20,14 +20,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
 from puidrec.atomic import atomic_folder, refuse_other_files
 from puidrec.data.dataset import Dataset
-from puidrec.data.schema import Origin, check_choice, reject, require_columns, require_rows
+from puidrec.data.schema import Origin, reject, require_columns, require_rows
 from puidrec.data.sources.reading import (
     AnyPath,
     Types,
@@ -108,9 +108,6 @@ def load(
     in the paper) all of them, training pairs included. The platform's log shares no pair with the
     block, so there all are used.
     """
-    check_choice("log", log, get_args(LogKind))
-    check_choice("evaluation", evaluation, get_args(Evaluation))
-    check_choice("features", features, get_args(Features))
     if evaluation != "held-out" and overlap != "keep":
         raise InputError(
             "these uniform rows hold the log's pairs, and without them would lack positives",

@@ -11,7 +11,7 @@ from typing import Literal
 import polars as pl
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.schema import Origin, check_choice, check_number
+from puidrec.data.schema import Origin, check_number
 from puidrec.data.sources.reading import (
     AnyPath,
     data_folder,
@@ -24,7 +24,6 @@ from puidrec.features.factors import with_pseudo_features
 from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)
-FEATURES = ("real", "pseudo", "none")
 GENRES = (
     "unknown",
     "Action",
@@ -59,7 +58,6 @@ def load(
 ) -> Dataset:
     """Load MovieLens-100K with age, gender, occupation and region of users, and release year and
     genres of films."""
-    check_choice("features", features, FEATURES)
     folder = data_folder(path, "ml-100k")
     ratings = first_file(folder, ("u.data",), "ml-100k")
     names = ("user_id", "item_id", "rating", "timestamp")

@@ -29,7 +29,7 @@ from puidrec.data.schema import (
     INTERACTION_COLUMNS,
     POLARS_ERRORS,
     Origin,
-    reject,
+    check_number,
     require_columns,
     short_reason,
 )
@@ -280,22 +280,12 @@ def parse_delimited(
 def read_columns(path: AnyPath, types: Types, required: Sequence[str] = ()) -> pl.DataFrame:
     """The named columns of a CSV file with their types; a cell that is no number, or missing though
     `required`, is named."""
-    frame, origin, hint = (
-        read_delimited(path, columns=tuple(types)),
-        Origin(path),
-        "Correct or remove the row.",
+    frame, hint = read_delimited(path, columns=tuple(types)), "Correct or remove the row."
+    return frame.with_columns(
+        check_number(frame[name], Origin(path), hint, kind=kind, missing=name not in required)
+        for name, kind in types.items()
+        if kind != pl.String
     )
-    numbers = []
-    for name, kind in types.items():
-        text = frame[name]
-        if kind != pl.String:
-            number = text.cast(kind, strict=False)
-            bad = number.is_null() if name in required else number.is_null() & text.is_not_null()
-            bad = bad | ~number.is_finite().fill_null(True)
-            expected = "a whole number" if kind == pl.Int64 else "a finite number"
-            reject(bad, text, "not a number", expected, hint, origin)
-            numbers.append(number)
-    return frame.with_columns(numbers)
 
 
 def _separator(line: str, spaces: bool) -> str:

@@ -14,7 +14,6 @@ from typing import Literal
 import polars as pl
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.schema import check_choice
 from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_ratings
 from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
@@ -27,7 +26,6 @@ FORMS = {
     "uniform": (f"{WEBSCOPE}-test.txt", "random.txt"),
 }
 SCALE = (1.0, 5.0)
-FEATURES = ("pseudo", "none")
 
 
 def load(
@@ -41,7 +39,6 @@ def load(
 ) -> Dataset:
     """Load Yahoo!R3. It has ids only; `features="pseudo"` makes the paper's 64 pseudo-features from
     the log."""
-    check_choice("features", features, FEATURES)
     folder = data_folder(path, "yahoo-r3")
     files = {part: first_file(folder, names, "yahoo-r3") for part, names in FORMS.items()}
     forms = {FORMS[part].index(file.name) for part, file in files.items()}
