@@ -21,6 +21,7 @@ from puidrec.data.tables import (
     UnknownIds,
     check_overlap,
     check_tables,
+    coded_pairs,
     matrix_frame,
     pair_matrix,
     pairs_among,
@@ -241,7 +242,13 @@ class Dataset:
         maps = {side: IdMap(ids) for side, ids in tables.ids.items()}
         parts = {
             key: Interactions(
-                _encode(frame, maps, duplicates, tables.origins[key]),
+                coded_pairs(
+                    frame,
+                    maps["users"].encode(frame["user_id"]),
+                    maps["items"].encode(frame["item_id"]),
+                    duplicates,
+                    tables.origins[key],
+                ),
                 maps["users"],
                 maps["items"],
                 tables.scale,
@@ -442,42 +449,6 @@ def _content(column: pl.Series) -> bytes:
     if isinstance(column.dtype, pl.List):
         column = column.list.join("\x1e")
     return "\x1f".join(column.fill_null("\x00").to_list()).encode()
-
-
-def _encode(
-    frame: pl.DataFrame, maps: Mapping[str, IdMap], duplicates: Duplicates, origin: Origin
-) -> pl.DataFrame:
-    """Replace ids by codes, sort by (user, item), and keep one row of pairs rated twice."""
-    user, item = maps["users"].encode(frame["user_id"]), maps["items"].encode(frame["item_id"])
-    key = user.astype(np.int64) * len(maps["items"]) + item
-    order = np.argsort(key, kind="stable")
-    repeated = np.flatnonzero(key[order][1:] == key[order][:-1]) + 1
-    coded = pl.DataFrame({"user": user[order], "item": item[order]}).hstack(
-        frame.drop("user_id", "item_id")[order]
-    )
-    if not repeated.size:
-        return coded
-    if duplicates == "error":
-        row = int(order[repeated].min())
-        raise origin.error(
-            f"pair rated twice ({repeated.size:,} repeated rows)",
-            row=row + 1,
-            column="user_id, item_id",
-            found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
-            expected="one row per user and item",
-            hint="Remove repeats, or choose duplicates='first', 'last', 'mean' or 'max' (--set data.duplicates=mean).",
-        )
-    # first and last in time; rows without one, and of one time, as in the file
-    if "timestamp" in coded.columns:
-        coded = coded.sort(
-            "user", "item", "timestamp", nulls_last=duplicates != "last", maintain_order=True
-        )
-    by = coded.group_by("user", "item", maintain_order=True)
-    if duplicates in ("mean", "max"):
-        first = [pl.col(c).first() for c in coded.columns if c not in ("user", "item", "rating")]
-        rating = pl.col("rating").mean() if duplicates == "mean" else pl.col("rating").max()
-        return by.agg(rating, *first).select(coded.columns)
-    return by.first() if duplicates == "first" else by.last()
 
 
 def _require_signal(logged: Interactions, origin: Origin) -> None:

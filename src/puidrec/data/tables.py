@@ -23,6 +23,7 @@ from scipy import sparse
 
 from puidrec.data.schema import (
     INTERACTION_COLUMNS,
+    Duplicates,
     Frame,
     Origin,
     RatingScale,
@@ -210,6 +211,46 @@ def _align(side: pl.DataFrame, ids: pl.Series) -> pl.DataFrame:
     """Order a side table by code."""
     key = side.columns[0]
     return ids.to_frame(key).join(side, on=key, how="left", maintain_order="left")
+
+
+def coded_pairs(
+    frame: pl.DataFrame,
+    user: np.ndarray,
+    item: np.ndarray,
+    duplicates: Duplicates,
+    origin: Origin,
+) -> pl.DataFrame:
+    """Rated pairs under the codes of users and items, sorted by them, with one row of pairs that
+    were rated twice."""
+    key = user.astype(np.int64) * (int(item.max()) + 1) + item
+    order = np.argsort(key, kind="stable")
+    repeated = np.flatnonzero(key[order][1:] == key[order][:-1]) + 1
+    coded = pl.DataFrame({"user": user[order], "item": item[order]}).hstack(
+        frame.drop("user_id", "item_id")[order]
+    )
+    if not repeated.size:
+        return coded
+    if duplicates == "error":
+        row = int(order[repeated].min())
+        raise origin.error(
+            f"pair rated twice ({repeated.size:,} repeated rows)",
+            row=row + 1,
+            column="user_id, item_id",
+            found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
+            expected="one row per user and item",
+            hint="Remove repeats, or choose duplicates='first', 'last', 'mean' or 'max' (--set data.duplicates=mean).",
+        )
+    # first and last in time; rows without one, and of one time, as in the file
+    if "timestamp" in coded.columns:
+        coded = coded.sort(
+            "user", "item", "timestamp", nulls_last=duplicates != "last", maintain_order=True
+        )
+    by = coded.group_by("user", "item", maintain_order=True)
+    if duplicates in ("mean", "max"):
+        first = [pl.col(c).first() for c in coded.columns if c not in ("user", "item", "rating")]
+        rating = pl.col("rating").mean() if duplicates == "mean" else pl.col("rating").max()
+        return by.agg(rating, *first).select(coded.columns)
+    return by.first() if duplicates == "first" else by.last()
 
 
 def matrix_frame(

@@ -89,35 +89,26 @@ def entropy_balance(
 
 
 def _dual(share: np.ndarray, rows: np.ndarray, slack: np.ndarray) -> np.ndarray:
-    """argmin_η log Σ share exp(−rows η) + ½ Σ slack η², by Newton's steps, halved until the value
-    falls."""
+    """argmin_η log Σ share exp(−rows η) + ½ Σ slack η², by a trust region's Newton steps."""
 
-    def value(eta: np.ndarray) -> tuple[float, np.ndarray]:
+    def tilted(eta: np.ndarray) -> tuple[float, np.ndarray]:
         exponent = -(rows @ eta)
         top = exponent.max()
         weight = share * np.exp(exponent - top)
-        total = weight.sum()
-        return float(top + np.log(total) + 0.5 * np.sum(slack * eta * eta)), weight / total
+        return float(top + np.log(weight.sum())), weight / weight.sum()
 
-    eta = np.zeros(rows.shape[1])
-    now, weight = value(eta)
-    for _ in range(STEPS):
+    def value(eta: np.ndarray) -> tuple[float, np.ndarray]:
+        log_sum, weight = tilted(eta)
+        return log_sum + 0.5 * float(slack @ eta**2), slack * eta - weight @ rows
+
+    def curve(eta: np.ndarray) -> np.ndarray:
+        weight = tilted(eta)[1]
         mean = weight @ rows
-        slope = slack * eta - mean
-        curve = (rows * weight[:, None]).T @ rows - np.outer(mean, mean) + np.diag(slack)
-        step = np.linalg.solve(curve, -slope)
-        if -(slope @ step) < TOLERANCE:
-            break
-        size = 1.0
-        while size > 1e-12:
-            then, other = value(eta + size * step)
-            if then <= now + 1e-4 * size * float(slope @ step):
-                break
-            size *= 0.5
-        else:
-            break
-        eta, now, weight = eta + size * step, then, other
-    return eta
+        return (rows * weight[:, None]).T @ rows - np.outer(mean, mean) + np.diag(slack)
+
+    options = {"gtol": TOLERANCE, "maxiter": STEPS}
+    start = np.zeros(rows.shape[1])
+    return minimize(value, start, jac=True, hess=curve, method="trust-exact", options=options).x
 
 
 @dataclass(frozen=True)
