@@ -117,24 +117,12 @@ def _evenness(values: np.ndarray, edges: np.ndarray) -> float:
 def _leading_value(column: pl.Series) -> pl.Series:
     """One value per list: the one most common in the column (ties by name); `none` for an empty
     list."""
-    lists = pl.DataFrame({"row": np.arange(column.len()), "value": column.cast(pl.List(pl.String))})
-    values = lists.filter(pl.col("value").list.len() > 0).explode("value").drop_nulls()
-    rank = (
-        values.group_by("value")
-        .len()
-        .sort(["len", "value"], descending=[True, False])
-        .with_row_index("rank")
-    )
-    best = (
-        values.join(rank.select("value", "rank"), on="value")
-        .sort("row", "rank")
-        .unique("row", keep="first")
-    )
-    joined = lists.select("row").join(
-        best.select("row", "value"), on="row", how="left", maintain_order="left"
-    )
-    empty = pl.when(column.is_null()).then(None).otherwise(pl.col("value").fill_null("none"))
-    return joined.select(empty.alias(column.name)).to_series()
+    lists = column.cast(pl.List(pl.String)).list.drop_nulls().alias("value")
+    count = lists.explode().drop_nulls().value_counts(name="n")
+    common = count.sort(["n", "value"], descending=[True, False])["value"]
+    rank = pl.element().replace_strict(common, np.arange(common.len()), return_dtype=pl.Int64)
+    best = common.gather(lists.list.eval(rank).list.min()).fill_null("none")
+    return best.set(column.is_null(), None).alias(column.name)
 
 
 def _categorical(column: pl.Series) -> ColumnBins:
