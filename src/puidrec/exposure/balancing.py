@@ -106,9 +106,15 @@ def _dual(share: np.ndarray, rows: np.ndarray, slack: np.ndarray) -> np.ndarray:
         mean = weight @ rows
         return (rows * weight[:, None]).T @ rows - np.outer(mean, mean) + np.diag(slack)
 
-    options = {"gtol": TOLERANCE, "maxiter": STEPS}
-    start = np.zeros(rows.shape[1])
-    return minimize(value, start, jac=True, hess=curve, method="trust-exact", options=options).x
+    found = minimize(
+        value,
+        np.zeros(rows.shape[1]),
+        jac=True,
+        hess=curve,
+        method="trust-exact",
+        options={"gtol": TOLERANCE, "maxiter": STEPS},
+    )
+    return np.asarray(found.x)
 
 
 @dataclass(frozen=True)
