@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -207,15 +207,9 @@ def calibrate(
         for name, columns in _groups(features, groups).items():
             hidden, feature = binned(k, features.drop(columns)), binned(k, features.select(columns))
             count = partial(_count, codes[k], codes[1 - k], other_bin=whole[1 - k])
-            observed = _moves(count, hidden, feature, degree[k])
-            chance = [
-                _moves(count, hidden, _shuffled(feature, hidden, seen, draw), degree[k])
-                for _ in range(N_SHUFFLES)
-            ]
-            scale = sum(c.mean_square for c in chance) / max(
-                sum(c.mean_noise for c in chance), 1e-300
-            )
-            rows.append(_worth(name, sides[k], observed, scale))
+            split = partial(_moves, count, hidden, degree=degree[k])
+            chance = [split(_shuffled(feature, hidden, seen, draw)) for _ in range(N_SHUFFLES)]
+            rows.append(_worth(name, sides[k], split(feature), chance))
     return Calibration(tuple(rows))
 
 
@@ -229,16 +223,9 @@ def calibrate_sides(counts: ExposureCounts) -> Calibration:
     )
     for side, cells, pairs, bins, degree in sides:
         if pairs.shape[0] > 1:
-            one = np.zeros_like(bins)
-            shown, hidden = (
-                BinCounts(cells, pairs),
-                BinCounts(cells.sum(axis=0, keepdims=True), pairs.sum(axis=0, keepdims=True)),
-            )
-            rows.append(
-                _worth(
-                    f"all {side} features", side, _compare(shown, hidden, bins, one, degree), 1.0
-                )
-            )
+            whole = BinCounts(cells.sum(axis=0, keepdims=True), pairs.sum(axis=0, keepdims=True))
+            moves = _compare(BinCounts(cells, pairs), whole, bins, np.zeros_like(bins), degree)
+            rows.append(_worth(f"all {side} features", side, moves))
     return Calibration(tuple(rows))
 
 
@@ -282,25 +269,14 @@ def _count(
     )
 
 
-@dataclass(frozen=True)
-class Moves:
-    """Shift of the log-odds of every (shown bin, hidden bin, other bin) that exists, its chance
-    part, its weight."""
+class Moves(NamedTuple):
+    """Shift of the log-odds of every (shown bin, hidden bin, other bin) that exists, its variance by
+    chance if traits were log-normal and tastes equal, and its weight in D."""
 
     weight: np.ndarray
     moved: np.ndarray
     noise: np.ndarray
     rate: np.ndarray
-
-    @property
-    def mean_square(self) -> float:
-        """Mean squared shift over D."""
-        return float((self.weight * self.moved**2).sum())
-
-    @property
-    def mean_noise(self) -> float:
-        """Mean variance by chance over D, if traits were log-normal and tastes equal."""
-        return float((self.weight * self.noise).sum())
 
 
 def _moves(
@@ -361,15 +337,20 @@ def _compare(
     return Moves(weight, logit(p) - logit(q), noise, q)
 
 
-def _worth(name: str, side: SideName, moves: Moves, scale: float) -> FeatureShift:
+def _worth(name: str, side: SideName, moves: Moves, chance: Sequence[Moves] = ()) -> FeatureShift:
     """Distribution over D of the shift, shrunk by empirical Bayes: shift ~ N(0, τ²), seen through
-    scaled noise."""
-    noise = scale * moves.noise
-    true = max(0.0, moves.mean_square - scale * moves.mean_noise)
-    signed = moves.moved * true / (true + noise) if true > 0.0 else np.zeros_like(moves.moved)
+    noise, which is scaled to the moves that permuted features make by chance."""
+    weight, moved, noise, rate = moves
+    if chance:
+        square = sum(float((by.weight * by.moved**2).sum()) for by in chance)
+        noise = (
+            noise * square / max(sum(float((by.weight * by.noise).sum()) for by in chance), 1e-300)
+        )
+    true = max(0.0, float((weight * (moved**2 - noise)).sum()))
+    signed = moved * true / (true + noise) if true > 0.0 else np.zeros_like(moved)
     shrunk = np.abs(signed)
-    gain = float((moves.weight * bernoulli_kl(expit(logit(moves.rate) + signed), moves.rate)).sum())
-    mean, high = float((moves.weight * shrunk).sum()), _quantile(shrunk, moves.weight, 0.9)
+    gain = float((weight * bernoulli_kl(expit(logit(rate) + signed), rate)).sum())
+    mean, high = float((weight * shrunk).sum()), _quantile(shrunk, weight, 0.9)
     return FeatureShift(
         name, side, float(np.exp(mean)), float(np.exp(high)), gain if true > 0.0 else 0.0
     )
