@@ -11,7 +11,7 @@ import pytest
 
 import puidrec as pr
 from puidrec.data.synthetic import simulate
-from puidrec.evaluation.labelled import TrainingCounts, strata_of
+from puidrec.evaluation.labelled import rows_of, strata_of, training_counts
 from puidrec.evaluation.result import Weights
 from puidrec.exposure import make_propensity
 from puidrec.exposure.base import Exposure
@@ -161,9 +161,9 @@ def test_strata_divide_the_rows(model: pr.Recommender, split: Any, by: str) -> N
 def test_strata_by_hand(refusal: Callable[..., str]) -> None:
     train = pl.DataFrame({"user_id": [1, 1, 1, 2, 2, 3], "item_id": [1, 2, 3, 1, 2, 1]})
     rows = pl.DataFrame({"user_id": [1, 2, 3, 9], "item_id": [1, 2, 9, 3]})
-    counts = TrainingCounts.of(None, train)
+    counts = training_counts(None, train)
     assert counts is not None
-    assert counts.rows(rows, "user_id").tolist() == [3, 2, 1, 0]
+    assert rows_of(counts, rows, "user_id").tolist() == [3, 2, 1, 0]
     assert strata_of(rows, counts, "known").tolist() == [
         "known user, known item",
         "known user, known item",

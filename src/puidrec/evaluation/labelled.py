@@ -122,17 +122,17 @@ class RatedRows:
 
     def n_new_users(self, model: Any, frame: pl.DataFrame) -> int | None:
         """Users of the rows without a training row; None where the training rows are not known."""
-        counts = TrainingCounts.of(model, self.train)
+        counts = training_counts(model, self.train)
         if counts is None:
             return None
-        return int((counts.rows(frame.unique("user_id"), "user_id") == 0).sum())
+        return int((rows_of(counts, frame.unique("user_id"), "user_id") == 0).sum())
 
     def strata(self, model: Any, by: str) -> list[tuple[str, RatedRows]]:
         """The rows of each stratum."""
         part = self.given
         own = isinstance(part, Interactions)
         frame = part.to_frame() if own else with_our_names(to_polars(part, Origin("interactions")))
-        stratum = strata_of(frame, TrainingCounts.of(model, self.train), by)
+        stratum = strata_of(frame, training_counts(model, self.train), by)
         found = []
         for name in sorted(set(stratum)):
             mine = stratum == name
@@ -166,39 +166,28 @@ def numbers(values: Any) -> np.ndarray:
 STRATA = ("popularity", "activity", "known")
 
 
-@dataclass(frozen=True)
-class TrainingCounts:
-    """Training rows of each user and item."""
-
-    users: pl.DataFrame
-    items: pl.DataFrame
-
-    @classmethod
-    def of(cls, model: Any, train: pl.DataFrame | None) -> TrainingCounts | None:
-        """From a model that knows its own training rows, or from those given; None where neither is
-        there."""
-        if not hasattr(model, "seen_"):
-            if train is None:
-                return None
-            return cls(*(train.group_by(key).len("rows") for key in ("user_id", "item_id")))
-        start, items = model.seen_
-        counts = np.diff(start), np.bincount(np.asarray(items), minlength=len(model.item_ids_))
-        ids = model.user_ids_.ids, model.item_ids_.ids
-        return cls(
-            *(
-                pl.DataFrame({key: own, "rows": count})
-                for key, own, count in zip(("user_id", "item_id"), ids, counts, strict=True)
-            )
-        )
-
-    def rows(self, frame: pl.DataFrame, key: str) -> np.ndarray:
-        """Training rows of the user or item of each row, 0 where there are none."""
-        table = self.users if key == "user_id" else self.items
-        found = frame.select(key).join(table, on=key, how="left", maintain_order="left")["rows"]
-        return found.fill_null(0).to_numpy()
+def training_counts(model: Any, train: pl.DataFrame | None) -> dict[str, pl.DataFrame] | None:
+    """Training rows of each user and item, from a model that knows its own, or from those given;
+    None where neither is there."""
+    keys = "user_id", "item_id"
+    if not hasattr(model, "seen_"):
+        return None if train is None else {key: train.group_by(key).len("rows") for key in keys}
+    start, items = model.seen_
+    counts = np.diff(start), np.bincount(np.asarray(items), minlength=len(model.item_ids_))
+    ids = model.user_ids_.ids, model.item_ids_.ids
+    return {
+        key: pl.DataFrame({key: own, "rows": count})
+        for key, own, count in zip(keys, ids, counts, strict=True)
+    }
 
 
-def strata_of(frame: pl.DataFrame, counts: TrainingCounts | None, by: str) -> np.ndarray:
+def rows_of(counts: dict[str, pl.DataFrame], frame: pl.DataFrame, key: str) -> np.ndarray:
+    """Training rows of the user or item (`key`) of each row, 0 where there are none."""
+    found = frame.select(key).join(counts[key], on=key, how="left", maintain_order="left")
+    return found["rows"].fill_null(0).to_numpy()
+
+
+def strata_of(frame: pl.DataFrame, counts: dict[str, pl.DataFrame] | None, by: str) -> np.ndarray:
     """The stratum of each row: a third of the rows each for popularity and activity; for `known`
     whether training has met the user and the item."""
     if by not in STRATA:
@@ -210,18 +199,14 @@ def strata_of(frame: pl.DataFrame, counts: TrainingCounts | None, by: str) -> np
             expected="a fitted Recommender, or exclude=train",
         )
     if by == "known":
-        known = {key: counts.rows(frame, key) > 0 for key in ("user_id", "item_id")}
-        words = np.where(known["user_id"], "known user", "new user").astype(object)
-        named: np.ndarray = words + np.where(known["item_id"], ", known item", ", new item").astype(
-            object
-        )
-        return named
-    key, what = ("item_id", "item") if by == "popularity" else ("user_id", "user")
-    rows = counts.rows(frame, key)
-    edges = np.quantile(rows, (1 / 3, 2 / 3), method="inverted_cdf")
-    third = np.searchsorted(edges, rows, side="left")
-    low = [0, *(int(edge) + 1 for edge in edges)]
-    high = [*(f"{int(edge)}" for edge in edges), "…"]
-    return np.array(
-        [f"{what}s with {low[k]} to {high[k]} training rows" for k in range(3)], object
-    )[third]
+        known = [
+            np.where(rows_of(counts, frame, f"{side}_id") > 0, f"known {side}", f"new {side}")
+            for side in ("user", "item")
+        ]
+        return np.char.add(np.char.add(known[0], ", "), known[1])
+    side = "item" if by == "popularity" else "user"
+    rows = rows_of(counts, frame, f"{side}_id")
+    first, second = np.quantile(rows, (1 / 3, 2 / 3), method="inverted_cdf").astype(int)
+    words = (f"0 to {first}", f"{first + 1} to {second}", f"{second + 1} to …")
+    named = np.array([f"{side}s with {part} training rows" for part in words])
+    return named[np.searchsorted([first, second], rows)]

@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from puidrec.data.schema import check_choice
 from puidrec.errors import InputError
 from puidrec.rng import Rng, bootstrap_counts, generator
 
-Resample = Literal["users", "users-per-seed", "hierarchical"]
+Resample = Literal["users", "hierarchical"]
 """What a replicate draws anew. `hierarchical` (default): one draw of users that all seeds share,
 since seeds re-split and re-train but meet the same people, and a draw of seeds: training again
 gives other figures, and an interval must count that. `users`: users only (narrower: speaks of these
-seeds, as one seed alone must). `users-per-seed`: a draw of users for each seed, as if each met new
-people (narrower still)."""
+seeds, as one seed alone must)."""
 
 Verdict = Literal["wins", "ties", "loses"]
 
@@ -256,10 +256,7 @@ def _check(
             found=reference,
             expected=f"one of {', '.join(results)} and another method",
         )
-    if resample not in ("users", "users-per-seed", "hierarchical"):
-        raise InputError(
-            "unknown resampling", found=resample, expected="users, users-per-seed or hierarchical"
-        )
+    check_choice("resample", resample, get_args(Resample))
     if replicates < 100:
         raise InputError(
             "too few replicates", found=replicates, expected="at least 100", hint="Try 2000."
@@ -307,12 +304,7 @@ def _replicates(
         )
         block = np.zeros((rows, drawn.shape[1]))
         for s, (part, column) in enumerate(zip(paired, columns, strict=True)):
-            own = (
-                bootstrap_counts(rows, column.size, rng)
-                if resample == "users-per-seed"
-                else counts[:, column]
-            )
-            block += seeds[:, [s]] / n_seeds * part.means(own)
+            block += seeds[:, [s]] / n_seeds * part.means(counts[:, column])
         drawn[first : first + rows] = block
     return drawn
 
