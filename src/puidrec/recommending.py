@@ -20,6 +20,7 @@ from puidrec.data.schema import (
     to_polars,
     with_our_names,
 )
+from puidrec.data.tables import pairs_by_user
 from puidrec.entities import (
     SIDES,
     Entities,
@@ -33,7 +34,7 @@ from puidrec.entities import (
     require_same_type,
 )
 from puidrec.errors import InputError
-from puidrec.evaluation.ranking import mask_seen, ranges, top_k
+from puidrec.evaluation.ranking import mask_seen, places_of, top_k
 from puidrec.evaluation.unseen_items import find_liked
 from puidrec.fold_in import fold_in_users
 from puidrec.methods.spectrum.members import gamma_max
@@ -68,14 +69,12 @@ class Candidates:
     items: np.ndarray
     n_items: int
     pairs: PairsByUser | None = None
-    """Allowed items of each row asked for; None: all candidates."""
+    """Allowed items of each user; None: all candidates."""
 
     @classmethod
-    def of(
-        cls, ids: IdMap, users: IdMap, asked: np.ndarray, items: Any, exclude: Any, pairs: Frame
-    ) -> Candidates:
+    def of(cls, ids: IdMap, users: IdMap, items: Any, exclude: Any, pairs: Frame) -> Candidates:
         """items: the only ones; exclude: none of these; pairs: a table of the pairs that may be
-        recommended."""
+        recommended, in which other users or items count for nothing."""
         allowed = np.full(len(ids), items is None)
         if items is not None:
             allowed[known_codes(ids, items, "item")] = True
@@ -83,39 +82,25 @@ class Candidates:
             allowed[known_codes(ids, exclude, "item")] = False
         if not allowed.any():
             raise InputError("no item is left to recommend", expected="items beyond those excluded")
-        by_user = None if pairs is None else _pairs(pairs, ids, users, asked)
+        by_user = None
+        if pairs is not None:
+            who, what = pairs_of(pairs, "filter")
+            require_same_type(who, users, Origin("filter"))
+            require_same_type(what, ids, Origin("filter"))
+            by_user = pairs_by_user(users.encode(who), ids.encode(what), len(users))
         return cls(np.flatnonzero(allowed), len(ids), by_user)
 
-    def mask(
-        self, scores: np.ndarray, codes: np.ndarray, rows: slice, seen: Sequence[PairsByUser]
-    ) -> None:
+    def mask(self, scores: np.ndarray, codes: np.ndarray, seen: Sequence[PairsByUser]) -> None:
         """Set scores [users, candidates] to −inf where a pair is no candidate, in place."""
         columns = np.full(self.n_items, -1)
         columns[self.items] = np.arange(self.items.size)
         if self.pairs is not None:
-            start, item = self.pairs
-            first, last = start[:-1][rows], start[1:][rows]
-            row = np.repeat(np.arange(codes.size), last - first)
-            column = columns[item[ranges(first, last)]]
-            row, column = row[column >= 0], column[column >= 0]
-            kept = scores[row, column]
+            places = places_of(codes, *self.pairs, columns)
+            kept = scores[places]
             scores[:] = -np.inf
-            scores[row, column] = kept
+            scores[places] = kept
         for pairs in seen:
             mask_seen(scores, codes, *pairs, columns)
-
-
-def _pairs(table: Frame, ids: IdMap, users: IdMap, asked: np.ndarray) -> PairsByUser:
-    """The allowed items of each user asked for, in their order; pairs of other users or items count
-    for nothing."""
-    who, what = pairs_of(table, "filter")
-    require_same_type(who, users, Origin("filter"))
-    require_same_type(what, ids, Origin("filter"))
-    user, item = users.encode(who), ids.encode(what)
-    order = np.argsort(user, kind="stable")
-    user, item = user[order][item[order] >= 0], item[order][item[order] >= 0]
-    first, last = np.searchsorted(user, asked), np.searchsorted(user, asked, side="right")
-    return np.concatenate([[0], np.cumsum(last - first)]), item[ranges(first, last)]
 
 
 def sides_of(model: Recommender, features: Features) -> Iterator[Entities]:
@@ -208,7 +193,7 @@ def recommend(
         raise InputError("users must be ids", found="NoneType", expected=expected)
     left, right = sides_of(model, features)
     codes = known_codes(left.ids, users, "user", ", or of user_features or history")
-    candidates = Candidates.of(right.ids, left.ids, codes, *which)
+    candidates = Candidates.of(right.ids, left.ids, *which)
     seen = [model.seen_, model.held_out_][: 1 if exclude_seen == "training" else 2]
     best = _Best(
         candidates,
@@ -220,7 +205,7 @@ def recommend(
     )
     k = min(k, candidates.items.size)
     starts = range(0, max(codes.size, 1), USERS_PER_BLOCK)
-    parts = [best.of(codes, slice(start, start + USERS_PER_BLOCK), k) for start in starts]
+    parts = [best.of(codes[start : start + USERS_PER_BLOCK], k) for start in starts]
     columns, scores, last = (np.concatenate(part) for part in zip(*parts, strict=True))
     frame = pl.DataFrame(
         {
@@ -247,17 +232,14 @@ class _Best:
     path: dict[str, torch.Tensor] | None
     known: Uncertainty | None
 
-    def of(
-        self, codes: np.ndarray, rows: slice, k: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def of(self, block: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The k best candidates of some users, one product, then a partial sort: their columns and
         scores, and up to which Γ they stay, if asked."""
-        block = codes[rows]
         left = torch.from_numpy(self.users[block]).to(self.items.device)
         scores = (left @ self.items.T).cpu().numpy()
         if self.known is not None:
             scores = lower_scores(self.known, scores, block, self.candidates.items)
-        self.candidates.mask(scores, block, rows, self.seen)
+        self.candidates.mask(scores, block, self.seen)
         columns, best = top_k(scores, k, largest_of_groups)
         if self.path is None:
             return columns, best, best

@@ -378,6 +378,16 @@ def require_fresh(
         )
 
 
+def pairs_by_user(
+    user: np.ndarray, item: np.ndarray, n_users: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of codes by user: where each user's start, and their items. Those of unknown users or
+    items (−1) are left out."""
+    known = (user >= 0) & (item >= 0)
+    user, item = user[known], item[known]
+    return row_starts(user, n_users), item[np.argsort(user, kind="stable")]
+
+
 def row_starts(code: np.ndarray, n: int, chunk: int = 1 << 20) -> np.ndarray:
     """Rows of all smaller codes, of each code below n and of n itself, [n + 1]: where the rows of a
     user start in a log sorted by user. Some rows at a time, for logs on disk."""

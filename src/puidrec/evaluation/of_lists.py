@@ -12,7 +12,7 @@ import polars as pl
 
 from puidrec.data.dataset import IdMap, Interactions
 from puidrec.data.schema import Origin, to_polars
-from puidrec.data.tables import row_starts
+from puidrec.data.tables import pairs_by_user
 from puidrec.errors import InputError
 from puidrec.evaluation.any_model import unit_scores
 from puidrec.evaluation.labelled import RatedRows
@@ -151,9 +151,7 @@ def _left_out(rows: RatedRows, users: IdMap, items: IdMap) -> list[Seen]:
     if rows.train is None:
         return []
     user, item = users.encode(rows.train["user_id"]), items.encode(rows.train["item_id"])
-    known = (user >= 0) & (item >= 0)
-    start = row_starts(user[known], len(users))
-    return [(start, item[known][np.argsort(user[known], kind="stable")])]
+    return [pairs_by_user(user, item, len(users))]
 
 
 def _propensity(liked: pl.DataFrame) -> np.ndarray | None:

@@ -249,13 +249,20 @@ def mask_seen(
     row_start.size − 1 on (cold start) have seen nothing. columns: the column of `scores` that each
     item has, −1 where it has none; without it, columns are items.
     """
+    scores[places_of(users, row_start, items, columns)] = -np.inf
+
+
+def places_of(
+    users: np.ndarray, row_start: np.ndarray, items: np.ndarray, columns: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row and column of the pairs of some users in an array of scores, as `mask_seen` has them."""
     known = row_start.size - 1
     first, last = row_start[np.minimum(users, known)], row_start[np.minimum(users + 1, known)]
     row, column = np.repeat(np.arange(users.size), last - first), items[ranges(first, last)]
     if columns is not None:
         column = columns[column]
         row, column = row[column >= 0], column[column >= 0]
-    scores[row, column] = -np.inf
+    return row, column
 
 
 def ranges(first: np.ndarray, last: np.ndarray) -> np.ndarray:
