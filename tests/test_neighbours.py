@@ -12,7 +12,7 @@ import pytest
 import puidrec as pr
 from puidrec.evaluation import ranking
 from puidrec.evaluation.ranking import top_k
-from puidrec.neighbours import largest_of_groups, nearest, profiles
+from puidrec.recommending import largest_of_groups, nearest, profiles
 
 
 def test_similarity_is_the_correlation_of_scores(tiny_model: pr.Recommender) -> None:
@@ -33,7 +33,7 @@ def test_similarity_is_the_correlation_of_scores(tiny_model: pr.Recommender) -> 
 def test_blocks_and_groups_find_what_a_sort_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     vectors = profiles(rng.normal(size=(1_003, 5)), rng.normal(size=(50, 5)))
-    monkeypatch.setattr("puidrec.neighbours.PAIRS", 100_000)
+    monkeypatch.setattr("puidrec.recommending.SIMILARITIES", 100_000)
     place, value = nearest(vectors, np.arange(1_003), 4)
     every = vectors @ vectors.T
     np.fill_diagonal(every, -2.0)

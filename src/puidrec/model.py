@@ -404,13 +404,13 @@ class Recommender:
 
         Similarity: the correlation of two items' scores over all users, less each user's mean.
         """
-        from puidrec.neighbours import similar
+        from puidrec.recommending import similar
 
         return similar(self._fitted(), "item", items, k)
 
     def similar_users(self, users: Any, k: int = 10) -> pl.DataFrame:
         """The k users most like each of the given ones, as `similar_items`."""
-        from puidrec.neighbours import similar
+        from puidrec.recommending import similar
 
         return similar(self._fitted(), "user", users, k)
 
@@ -422,7 +422,7 @@ class Recommender:
         not explain: next to 0 for `mf` whose L2 is a number. history: the user's ratings (`item_id,
         rating`), for a loaded model.
         """
-        from puidrec.explain import explain_score
+        from puidrec.recommending import explain_score
 
         return explain_score(self._fitted(), user, item, history)
 
