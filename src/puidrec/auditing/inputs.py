@@ -72,6 +72,12 @@ class AuditArrays:
     against: np.ndarray | None
     propensity: np.ndarray
 
+    @cached_property
+    def odds(self) -> np.ndarray:
+        """Unseen pairs that each row stands for, if nothing is hidden."""
+        found: np.ndarray = 1.0 / self.propensity - 1.0
+        return found
+
     @property
     def name(self) -> str:
         """The quantity that decides: the gap of two models, or the loss of one."""
@@ -357,7 +363,7 @@ class AuditInputs:
         says more than 1."""
         slots, arrays = slots or self.slots, self.arrays
         own = slots.row
-        odds = 1.0 / arrays.propensity[own] - 1.0
+        odds = arrays.odds[own]
         weights = (self.held_out_share[own], odds if ratio is None else odds * ratio[own])
         return SlotLead.of(
             slots,

@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.auditing.estimates import Estimate, Limits, quantile, ratio
-from puidrec.auditing.inputs import NEAR, AuditArrays, AuditInputs, gap
+from puidrec.auditing.inputs import NEAR, AuditInputs, gap
 from puidrec.auditing.slots import SlotLead, exchanged_pairs, slot_discounts, slots_of
 from puidrec.data.dataset import Interactions
 from puidrec.evaluation.evaluator import evaluate_scores
@@ -74,7 +74,7 @@ def measure_error(inputs: AuditInputs) -> Measured | None:
     arrays, level = inputs.arrays, inputs.level
 
     def lead(tilted: np.ndarray) -> Estimate:
-        weight = odds(arrays) * tilted  # a row stands for unseen pairs only
+        weight = arrays.odds * tilted  # a row stands for unseen pairs only
         return _mean(arrays.user, arrays.gaps.value, weight, inputs.data.n_users)
 
     adjusted = None if inputs.tilt is None else _tilted(inputs, inputs.tilt, lead).limits(level)
@@ -149,7 +149,7 @@ def _evidence(
     arrays, near = inputs.arrays, slot_discounts(metric, NEAR * inputs.k)
     columns = features(inputs.predictions, arrays.propensity)
     gain = inputs.near_slots.exchanged(near, len(arrays.user))
-    weight = np.sqrt(odds(arrays))
+    weight = np.sqrt(arrays.odds)
     log = LabelledRows(columns, arrays.label, gain, weight, arrays.user, arrays.item)
 
     columns = features(inputs.uniform_predictions, inputs.nominal.propensity_of(rows))
@@ -232,12 +232,6 @@ def measure_ndcg(inputs: AuditInputs) -> Measured | None:
     )
 
 
-def odds(arrays: AuditArrays) -> np.ndarray:
-    """Unseen pairs that each row stands for, if nothing is hidden."""
-    found: np.ndarray = 1.0 / arrays.propensity - 1.0
-    return found
-
-
 def _mean(user: np.ndarray, value: np.ndarray, weight: np.ndarray, n_users: int) -> Estimate:
     """Σ w z / Σ w with the influence of each user."""
     return ratio(np.bincount(user, weight * value, n_users), np.bincount(user, weight, n_users))
@@ -247,7 +241,7 @@ def _tilted(inputs: AuditInputs, tilt: TiltFit, lead: Callable[[np.ndarray], Est
     """A lead where unseen pairs are l times as many as the propensity says, with the error of the
     measured l."""
     arrays, slope = inputs.arrays, float(tilt.slope[0])
-    unseen = odds(arrays)
+    unseen = arrays.odds
 
     def at(slope: float) -> Estimate:
         change = np.exp(-slope * arrays.outcome)
