@@ -562,11 +562,11 @@ weights 1/p − 1 are calibrated by ranges of p.
 
 Audits: six worlds, in two of which popularity, activity and quality go together, four sizes in turn, all pairs of
 five models that differ in fit and in popularity bias, counted in `docs/results/audits.json`; *real* ones are models
-of the package and another package's ALS, judged by a tenth of the log. Wrong means that the verdict contradicts the
-truth of all pairs, however small the true lead is; comparisons of a log are not independent, so their ± is a little
-too small. Intervals that decide are of leads over pairs that are not in the log. Those of a ranking count what the
-adjusted log leaves out as 3 percentage points in the share liked; that number was chosen by 24 of these logs (seeds 0
-to 3), the others confirm it."""
+of the package and another package's ALS, judged by a tenth of the log (360 to 960 rows; the five by all of them).
+Wrong means that the verdict contradicts the truth of all pairs, however small the true lead is; comparisons of a log
+are not independent, so their ± is a little too small. Intervals that decide are of leads over pairs that are not in
+the log. Those of a ranking count what the adjusted log leaves out as 3 percentage points in the share liked; that
+number was chosen by 24 of these logs (seeds 0 to 3), the others confirm it."""
 
 
 def rows_of(part: str, logs: int) -> list[dict[str, Any]]:
