@@ -89,7 +89,8 @@ def plain_ids(ids: Any) -> Any:
         and hasattr(ids, "tolist")
         and not hasattr(ids, "to_frame")
     ):
-        return [None if own != own else own for own in ids.tolist()]  # noqa: PLR0124 (missing is not itself)
+        # what is missing is not itself
+        return [None if own != own else own for own in ids.tolist()]  # noqa: PLR0124
     return ids
 
 
@@ -344,7 +345,8 @@ class Dataset:
             f"{table.width - 1} of {side}" for side, table in sides.items() if table is not None
         ]
         return (
-            f"Dataset {self.name!r}: {self.n_users:,} users × {self.n_items:,} items, ratings {self.scale}\n"
+            f"Dataset {self.name!r}: {self.n_users:,} users × {self.n_items:,} items, ratings "
+            f"{self.scale}\n"
             f"  {len(self.logged):,} logged rows{likes}, {uniform}\n"
             f"  features: {', '.join(features) or 'none'}"
         )
@@ -467,6 +469,7 @@ def _require_signal(logged: Interactions, origin: Origin) -> None:
             "all ratings are equal",
             column="rating",
             found=f"{logged.rating[0]:g} in every row",
-            expected=f"at least two different ratings, or likes only ({logged.scale.high:g} throughout)",
+            expected=f"at least two different ratings, or likes only ({logged.scale.high:g} "
+            "throughout)",
             hint="For a log of likes, leave the scale (and the column rating) out.",
         )

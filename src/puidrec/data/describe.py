@@ -10,7 +10,10 @@ from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.tables import Overlap
 
-IMPLICIT = "Every logged row is a like (implicit feedback): only methods that look at unseen pairs can learn from it."
+IMPLICIT = (
+    "Every logged row is a like (implicit feedback): only methods that look at unseen "
+    "pairs can learn from it."
+)
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -62,7 +65,10 @@ def _describe_part(data: Dataset, part: Interactions, rule: Protocol) -> dict[st
 def _sentence(regimes: dict[str, dict[str, Any]], overlap: Overlap) -> str:
     """Say in words what the comparison of the two regimes shows."""
     if "uniform" not in regimes:
-        return "No uniform rows: how far the log is from the truth cannot be measured here, only bounded."
+        return (
+            "No uniform rows: how far the log is from the truth cannot be measured here, only "
+            "bounded."
+        )
     logged, uniform = regimes["logged"], regimes["uniform"]
     gap = logged["mean_rating"] - uniform["mean_rating"]
     noise = float(np.hypot(logged["half_width"], uniform["half_width"]))
@@ -73,7 +79,8 @@ def _sentence(regimes: dict[str, dict[str, Any]], overlap: Overlap) -> str:
         "unseen items" if overlap.dropped else "items"
     )  # without logged pairs, draws are of unseen ones
     return (
-        f"Ratings people chose to give are {abs(gap):.2f} ± {noise:.2f} {word} than ratings of {drawn} drawn at "
+        f"Ratings people chose to give are {abs(gap):.2f} ± {noise:.2f} {word} than ratings of "
+        f"{drawn} drawn at "
         "random: the log is not a fair sample."
     )
 

@@ -43,12 +43,14 @@ PUBLISHED = {
     ),
     "yahoo-r3": Published(
         "Yahoo! Webscope: research use, no redistribution; each user accepts the licence",
-        by_hand="Ask for R3 at webscope.sandbox.yahoo.com, accept its licence, and put user.txt and random.txt into a "
+        by_hand="Ask for R3 at webscope.sandbox.yahoo.com, accept its licence, and put user.txt "
+        "and random.txt into a "
         "folder.",
     ),
     "kuairec": Published(
         "CC BY-SA 4.0 (Gao et al., CIKM 2022)",
-        by_hand="Download KuaiRec from github.com/chongminggao/KuaiRec, then run puid data convert kuairec.",
+        by_hand="Download KuaiRec from github.com/chongminggao/KuaiRec, then run puid data "
+        "convert kuairec.",
     ),
     "coat": Published(
         "none stated; published for research by the authors",

@@ -64,7 +64,8 @@ class Scratch:
     """
 
     def __init__(self, folder: Path, size: int, dtype: Any = np.float64) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the numbers are wanted)
+        # open as long as the numbers are wanted
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
         self._dtype = np.dtype(dtype)
         self._file.truncate(max(size, 1) * self._dtype.itemsize)
@@ -173,7 +174,8 @@ class StoredInteractions(Interactions):
 
 @dataclass(frozen=True)
 class LogSummary:
-    """What one pass over a log collects: ids with their numbers of rows, and the range of ratings."""
+    """What one pass over a log collects: ids with their numbers of rows, and the range of
+    ratings."""
 
     users: pl.DataFrame
     items: pl.DataFrame
@@ -353,8 +355,8 @@ def _digest_of(folder: Path, facts: Mapping[str, Any]) -> str:
 
 
 def _digest(folder: Path) -> str:
-    """A digest of the rows. One pass at the speed of the disk, a fraction of that over the log: what
-    was changed on disk since it was sorted is never trained on."""
+    """A digest of the rows. One pass at the speed of the disk, a fraction of that over the log:
+    what was changed on disk since it was sorted is never trained on."""
     digest = hashlib.sha256()
     for name in COLUMNS:
         with (folder / f"{name}.bin").open("rb") as stream:

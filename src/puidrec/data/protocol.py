@@ -91,7 +91,8 @@ PROTOCOLS = {
         Protocol(
             "cvib",
             *_THREE_STARS,
-            "3 stars and above positive, all uniform rows are test, NDCG = 1 for users without a positive (CVIB)",
+            "3 stars and above positive, all uniform rows are test, NDCG = 1 for users without a "
+            "positive (CVIB)",
             propensity_share=0.0,
             validation_share=0.0,
             users="all",
@@ -116,7 +117,8 @@ PROTOCOLS = {
             propensity_share=0.0,
             validation_share=0.0,
             log_note="big_matrix",
-            log_hint="Load KuaiRec with log='big-matrix' (--data kuairec --set data.log=big-matrix).",
+            log_hint="Load KuaiRec with log='big-matrix' (--data kuairec --set "
+            "data.log=big-matrix).",
         ),
         Protocol(
             "temporal",

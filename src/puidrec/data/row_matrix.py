@@ -1,11 +1,11 @@
 """Sparse matrices of users × items: the leading directions of one, and draws of its rows.
 
 Draws depend neither on what users and items are called nor on the order of rows. A row's draw is a
-hash of what the row *is*: its rating, and what its user and its item did. A user's key is the sum of
-hashes over its rows of (rating, key of the item), an item's likewise; after three rounds two users
-have one key only if they saw the same ratings of items that were seen alike (colour refinement,
-Weisfeiler and Leman). Rows with equal keys are drawn alike, which favours none of them; in an order
-they come as they stand, and who swaps two of them gets another order.
+hash of what the row *is*: its rating, and what its user and its item did. A user's key is the sum
+of hashes over its rows of (rating, key of the item), an item's likewise; after three rounds two
+users have one key only if they saw the same ratings of items that were seen alike (colour
+refinement, Weisfeiler and Leman). Rows with equal keys are drawn alike, which favours none of them;
+in an order they come as they stand, and who swaps two of them gets another order.
 """
 
 from __future__ import annotations

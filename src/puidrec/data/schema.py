@@ -334,7 +334,8 @@ def refuse_near_rating(names: Sequence[str], origin: Origin) -> None:
             "missing column rating",
             found=", ".join(names[:12]),
             expected="a column rating, or none like it",
-            hint=f"Is it {own}? Rename it (--columns rating={own}), or drop it if every row is a like.",
+            hint=f"Is it {own}? Rename it (--columns rating={own}), or drop it if every row is a "
+            "like.",
         )
 
 

@@ -27,7 +27,8 @@ MOST_HELD_OUT = 1_000_000
 precision."""
 
 FUTURE = (
-    "rows of this log were held out at random, so that training rows lie after test rows: figures may be better than "
+    "rows of this log were held out at random, so that training rows lie after test rows: "
+    "figures may be better than "
     "in use; protocol 'temporal' tests on the latest rows (--protocol temporal)"
 )
 
@@ -58,14 +59,17 @@ class Split:
             else f", {len(self.propensity):,} uniform rows for propensities"
         )
         return (
-            f"Split by protocol {self.protocol.name!r}, seed {self.seed}: {len(self.train):,} training rows{fitted}\n"
-            f"  {len(self.validation):,} validation rows ({self.selection}), {len(self.test):,} test rows "
+            f"Split by protocol {self.protocol.name!r}, seed {self.seed}: {len(self.train):,} "
+            f"training rows{fitted}\n"
+            f"  {len(self.validation):,} validation rows ({self.selection}), {len(self.test):,} "
+            "test rows "
             f"({self.evaluation})"
         )
 
     @property
     def positive_rate(self) -> float:
-        """Share of positive labels among the test rows; every table prints it beside the protocol."""
+        """Share of positive labels among the test rows; every table prints it beside the
+        protocol."""
         return float(self.test.label.mean()) if len(self.test) else float("nan")
 
 
@@ -242,7 +246,8 @@ def _times(rows: Interactions, rule: Protocol) -> np.ndarray:
 
 
 def _latest(time: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of validation and test rows: the latest shares; rows of one time are never divided."""
+    """Positions of validation and test rows: the latest shares; rows of one time are never
+    divided."""
     ordered, size = np.sort(time), min(round(share * time.size), MOST_HELD_OUT)
     test_from = ordered[time.size - max(size, 1)]
     past = ordered[: np.searchsorted(ordered, test_from)]

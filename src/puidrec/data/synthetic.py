@@ -1,16 +1,16 @@
 """A simulator that knows the truth: logs with hidden confounding, and the quantities that no log
 contains.
 
-simulation = simulate("mixed", n_users=800, n_items=500, rng=0)
-simulation.data                                   # a Dataset: log, uniform sample, features
-simulation.truth.gamma(users, items)              # and .propensity, .true_propensity, .phi, .rating, …
+simulation = simulate("mixed", n_users=800, n_items=500, rng=0) simulation.data
+# a Dataset: log, uniform sample, features simulation.truth.gamma(users, items)              # and
+.propensity, .true_propensity, .phi, .rating, …
 
 `simulate_to_parquet` writes the same data to a folder, in chunks of users, for logs larger than
 memory:
 
 logged/part-00000.parquet …   user_id, item_id (Int32), rating (UInt8), sorted by user, then item
-uniform.parquet  users.parquet  items.parquet
-truth.json                    the options and the intercept: enough to rebuild the truth about every pair
+uniform.parquet  users.parquet  items.parquet truth.json                    the options and the
+intercept: enough to rebuild the truth about every pair
 """
 
 from __future__ import annotations

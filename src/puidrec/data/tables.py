@@ -179,7 +179,8 @@ def _population(
     unknown_ids: UnknownIds,
     origin: Origin,
 ) -> pl.Series:
-    """Every id of the population, sorted; refuses ids that a side table lacks, or that only it has."""
+    """Every id of the population, sorted; refuses ids that a side table lacks, or that only it
+    has."""
     column = f"{key[:-1]}_id"
     seen = pl.concat([frame[column].unique() for frame in rated.values()]).unique()
     if side is None:
@@ -202,7 +203,8 @@ def _population(
             column=column,
             found=listed.filter(extra)[0],
             expected="only ids of the interactions",
-            hint="Use unknown_ids='keep' if they belong to the population, or 'drop' (--set data.unknown_ids=keep).",
+            hint="Use unknown_ids='keep' if they belong to the population, or 'drop' (--set "
+            "data.unknown_ids=keep).",
         )
     return (listed if unknown_ids == "keep" else seen).sort()
 
@@ -238,7 +240,8 @@ def coded_pairs(
             column="user_id, item_id",
             found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
             expected="one row per user and item",
-            hint="Remove repeats, or choose duplicates='first', 'last', 'mean' or 'max' (--set data.duplicates=mean).",
+            hint="Remove repeats, or choose duplicates='first', 'last', 'mean' or 'max' (--set "
+            "data.duplicates=mean).",
         )
     # first and last in time; rows without one, and of one time, as in the file
     if "timestamp" in coded.columns:
@@ -351,7 +354,10 @@ def overlap_words(rule: str, rows: int, in_log: int) -> str:
         return ""
     if not in_log:
         return f"none of {rows:,} uniform rows is a logged pair"
-    return f"{in_log:,} of {rows:,} uniform rows are logged pairs ({'dropped' if rule == 'drop' else 'kept'})"
+    return (
+        f"{in_log:,} of {rows:,} uniform rows are logged pairs "
+        f"({'dropped' if rule == 'drop' else 'kept'})"
+    )
 
 
 def check_overlap(rule: str) -> None:

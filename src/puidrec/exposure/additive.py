@@ -158,7 +158,8 @@ class AdditiveProblem:
 
 @dataclass(frozen=True)
 class State:
-    """Gradient at a point, and the Hessian there as a product with a direction, never as a matrix."""
+    """Gradient at a point, and the Hessian there as a product with a direction, never as a
+    matrix."""
 
     problem: AdditiveProblem
     ridge: Ridge
@@ -247,7 +248,7 @@ def minimise(
             trial = point + step * direction
             reached = problem.state(trial, ridge)
             if float(reached.gradient @ direction) <= 0.0:
-                break  # still descending there, so by convexity lower than here: no need to compute the loss
+                break  # still descending there, so by convexity lower than here
             before = problem.value(point, ridge) if before is None else before
             if problem.value(trial, ridge) <= before + 1e-4 * step * slope + 1e-13 * abs(before):
                 break

@@ -57,15 +57,16 @@ def entropy_balance(
     target: np.ndarray | float,
     variance: np.ndarray | float = 0.0,
 ) -> Tilt:
-    """The weights nearest to given ones whose weighted means are what they should be ("entropy balancing").
+    """The weights nearest to given ones whose weighted means are what they should be ("entropy
+    balancing").
 
     min_w KL(w ‖ b) + ½ Σ_k (Σ w m_k/Σ w − t_k)²/v_k,   Σ w = Σ b
 
     b are base weights, m_k moments of the pairs, t_k their targets and v_k how exactly a target is
-    known (its sampling variance; 0 asks for equality). The solution is a tilt, w ∝ b exp(−Σ_k η_k m_k):
-    positive, and found by Newton's steps on the dual, log Σ b exp(−⟨η, m − t⟩) + ½ Σ v_k η_k², smooth
-    and convex in as many numbers as there are moments. (Hainmueller, "Entropy balancing for causal
-    effects", Political Analysis 2012; the quadratic slack is the dual of v.)
+    known (its sampling variance; 0 asks for equality). The solution is a tilt, w ∝ b exp(−Σ_k η_k
+    m_k): positive, and found by Newton's steps on the dual, log Σ b exp(−⟨η, m − t⟩) + ½ Σ v_k
+    η_k², smooth and convex in as many numbers as there are moments. (Hainmueller, "Entropy
+    balancing for causal effects", Political Analysis 2012; the quadratic slack is the dual of v.)
 
     One moment may be a vector, several are columns.
     """
@@ -216,7 +217,8 @@ class Balanced(FittedPropensity):
 
 
 class BalanceProblem:
-    """The objective of `Balanced` and its gradient, in the parameters (c, β of users, β of items)."""
+    """The objective of `Balanced` and its gradient, in the parameters (c, β of users, β of
+    items)."""
 
     def __init__(self, columns: PairColumns, strength: float) -> None:
         self.columns, self.strength = columns, strength

@@ -1,5 +1,5 @@
-"""What a propensity is fitted on, what it can be asked, and what all of them share: checks, and the only place where
-propensities are clipped."""
+"""What a propensity is fitted on, what it can be asked, and what all of them share: checks, and the
+only place where propensities are clipped."""
 
 from __future__ import annotations
 
@@ -303,8 +303,8 @@ class Exposure:
 
 
 class FittedPropensity(ABC):
-    """P(o = 1 | what is known of the pair), fitted once, asked for any pairs. Checks before, clipping
-    after: a propensity writes `_fit` and `_raw` and gets the rest here.
+    """P(o = 1 | what is known of the pair), fitted once, asked for any pairs. Checks before,
+    clipping after: a propensity writes `_fit` and `_raw` and gets the rest here.
 
     Inherited rather than composed because the order (check, compute, clip) is what must not vary.
     """
@@ -359,8 +359,8 @@ class FittedPropensity(ABC):
     def predict(
         self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None
     ) -> np.ndarray:
-        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to `naive-bayes`
-        only."""
+        """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to
+        `naive-bayes` only."""
         return self.predict_clipped(users, items, rating).values
 
     def predict_clipped(

@@ -1,7 +1,7 @@
 """Γ of any pair, and the interval of its inverse propensity that Γ allows.
 
-Γ ≥ 1 says by which factor the true odds of being seen may differ from the estimated ones, either way. It is kept as
-tables of bins, users and items, never as a table of all pairs.
+Γ ≥ 1 says by which factor the true odds of being seen may differ from the estimated ones, either
+way. It is kept as tables of bins, users and items, never as a table of all pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Bounds:
         )
 
     def contains(self, weight: np.ndarray) -> np.ndarray:
-        """Whether inverse propensities lie in their interval, for coverage against a known truth."""
+        """Whether inverse propensities lie in their interval, for coverage against a known
+        truth."""
         tolerance = 1e-12 * self.b
         return (weight >= self.a - tolerance) & (weight <= self.b + tolerance)
 
@@ -132,7 +133,8 @@ class Gamma(ABC):
         return _entity_table("item", self.item_bin, self.item_mean_log())
 
     def bin_table(self) -> pl.DataFrame:
-        """Per user bin and item bin: how many there are, and the geometric mean Γ of their pairs."""
+        """Per user bin and item bin: how many there are, and the geometric mean Γ of their
+        pairs."""
         mean = self.cell_mean_log()
         rows = np.bincount(self.user_bin, minlength=mean.shape[0])
         columns = np.bincount(self.item_bin, minlength=mean.shape[1])

@@ -84,7 +84,8 @@ def bernoulli_kl(p: np.ndarray, q: np.ndarray | float) -> np.ndarray:
 
 
 def conditional_entropy(observed: np.ndarray, pairs: np.ndarray) -> float:
-    """H(o | bins) of `eq:Houi_x`, plug-in: mean over D of the entropy of each bin's exposure rate."""
+    """H(o | bins) of `eq:Houi_x`, plug-in: mean over D of the entropy of each bin's exposure
+    rate."""
     return float((pairs * bernoulli_entropy(_rate(observed, pairs))).sum() / pairs.sum())
 
 

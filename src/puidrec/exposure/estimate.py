@@ -1,10 +1,10 @@
 """From a log to propensities p, Γ and bounds: `estimate_exposure` does it, step by step.
 
-    logged rows and side tables → counts by bins of features → p of any pair → Γ of any pair → interval of 1/p
+    logged rows and side tables → counts by bins of features → p of any pair → Γ → interval of 1/p
 
-p is *nominal*: it says who sees what as far as recorded features, activity and popularity explain it. Γ says how far
-the truth may be from p. Training, audits and `puid gamma` all start here. The rows may be in memory or on disk: what is
-fitted goes over them some rows at a time.
+p is *nominal*: it says who sees what as far as recorded features, activity and popularity explain
+it. Γ says how far the truth may be from p. Training, audits and `puid gamma` all start here. The
+rows may be in memory or on disk: what is fitted goes over them some rows at a time.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ def estimate_exposure(
 ) -> NominalExposure:
     """Log → p → Γ → bounds.
 
-    data: the population and its side tables (features). seen: the rows that count as seen, such as the training rows.
-    uniform: uniform rows held out for propensities; only `naive-bayes` looks at them. gamma: a rule, a preset's name
-    or a number; 1 means that nothing is hidden. min_propensity: smaller propensities are raised to it; None:
-    `LARGEST_LOW`, or a tenth of the share seen. evidence: of these rows, where it was made before.
+    data: the population and its side tables (features). seen: the rows that count as seen, such as
+    the training rows. uniform: uniform rows held out for propensities; only `naive-bayes` looks at
+    them. gamma: a rule, a preset's name or a number; 1 means that nothing is hidden.
+    min_propensity: smaller propensities are raised to it; None: `LARGEST_LOW`, or a tenth of the
+    share seen. evidence: of these rows, where it was made before.
     """
     require_propensity(propensity)
     rule = resolve_gamma(gamma)
@@ -144,7 +145,8 @@ class NominalExposure:
         return WeightCalibration.of(edges, pairs, seen, weight)
 
     def certifies_levels(self, uniform: Interactions) -> bool:
-        """Whether there are rating levels to certify one by one: more than two, and not too many."""
+        """Whether there are rating levels to certify one by one: more than two, and not too
+        many."""
         found = np.unique(uniform.rating)
         for part in row_slices(len(self.seen)):
             found = np.union1d(found, self.seen.rating[part])
@@ -193,7 +195,8 @@ class NominalExposure:
         return sums
 
     def unseen(self, uniform: Interactions) -> Interactions:
-        """Uniform rows whose pair is not among the seen rows: a random sample of the unseen pairs."""
+        """Uniform rows whose pair is not among the seen rows: a random sample of the unseen
+        pairs."""
         logged = self.seen.holds(uniform.user, uniform.item)
         if logged.all():
             raise InputError(

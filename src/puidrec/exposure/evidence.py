@@ -270,8 +270,8 @@ def _count(
 
 
 class Moves(NamedTuple):
-    """Shift of the log-odds of every (shown bin, hidden bin, other bin) that exists, its variance by
-    chance if traits were log-normal and tastes equal, and its weight in D."""
+    """Shift of the log-odds of every (shown bin, hidden bin, other bin) that exists, its variance
+    by chance if traits were log-normal and tastes equal, and its weight in D."""
 
     weight: np.ndarray
     moved: np.ndarray

@@ -311,7 +311,8 @@ _PRESETS: dict[str, GammaRule] = {
 
 
 def _plugin_rule(name: str, loaded: Any) -> GammaRule | None:
-    """A plug-in is a rule composed of known parts, or a new source, which gets the default parts."""
+    """A plug-in is a rule composed of known parts, or a new source, which gets the default
+    parts."""
     if isinstance(loaded, GammaRule):
         return loaded
     return GammaRule(source=name) if callable(loaded) else None  # type: ignore[arg-type]

@@ -83,8 +83,8 @@ class Cells(FittedPropensity):
 
 
 class NaiveBayes(FittedPropensity):
-    """Exposure as the rating itself explains it: P(o = 1 | r) = P(r | o = 1) · P(o = 1) / P(r), with
-    P(r) from uniform rows; every report says so.
+    """Exposure as the rating itself explains it: P(o = 1 | r) = P(r | o = 1) · P(o = 1) / P(r),
+    with P(r) from uniform rows; every report says so.
 
     Pairs are told apart by their rating only, so `predict` wants `rating=`. Without it the rating
     is unknown, and the mean of P(o | r) over P(r) is the overall rate P(o).

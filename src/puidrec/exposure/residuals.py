@@ -120,7 +120,8 @@ def _components(n: int, gain: np.ndarray | None, missing: np.ndarray | None) -> 
 
 
 def _variance(gap: Levels, components: np.ndarray) -> np.ndarray:
-    """Fit E[gap² - noise] = components @ c, c >= 0, weighted by the variance of a squared normal."""
+    """Fit E[gap² - noise] = components @ c, c >= 0, weighted by the variance of a squared
+    normal."""
     from scipy.optimize import nnls  # takes long to import; most methods do without
 
     target = gap.value**2 - gap.noise

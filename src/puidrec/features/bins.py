@@ -215,7 +215,8 @@ def bin_side(
 
 
 def cross(*codes: np.ndarray) -> np.ndarray:
-    """Composite code of several codes (int32, compact): entities agree iff they agree in every one."""
+    """Composite code of several codes (int32, compact): entities agree iff they agree in every
+    one."""
     result = np.zeros(codes[0].size, np.int64)
     for code in codes:
         key = result * (int(code.max()) + 1) + code

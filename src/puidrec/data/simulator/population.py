@@ -36,7 +36,7 @@ _GENRES = ("action", "comedy", "documentary", "drama", "family", "thriller")
 _NODES, _HEAVY_NODES = 20, 48
 _HEAVY_TAIL = 5e-4
 _HEAVY_SCALE = float(np.sqrt(0.5) / np.sqrt(3.0))
-"""h in [-1, 1] has the variance 1/2, Student's t with 3 degrees of freedom 3: now both about 1/2."""
+"""h in [-1, 1] has the variance 1/2, Student's t with 3 degrees of freedom 3: now both 1/2."""
 _LEVELS = 8
 """Steps of the graded strengths of world `proportional`."""
 

@@ -1,10 +1,11 @@
 """The truth about any pairs: nominal and true propensity, φ(h), Γ, the rating each pair has or
 would have.
 
-true propensity  p_true = sigmoid(m(x) + exposure_strength · t)      t: the hidden effect, see `population`
+true propensity  p_true = sigmoid(m(x) + exposure_strength · t)      t: hidden, see `population`
 nominal          p      = E[p_true | x]: what the features alone say
-φ(h) = logit p_true - logit p,  Γ = exp|φ|: the odds-ratio inequality of the paper holds with equality
-rating           1 + Binomial(4, (y - 1) / 4),  y = base + f(x) + sign · rating_strength · t,  so E[r | x] = base + f(x)
+φ(h) = logit p_true - logit p,  Γ = exp|φ|: the paper's odds-ratio inequality holds with equality
+rating           1 + Binomial(4, (y - 1) / 4),  y = base + f(x) + sign · rating_strength · t,
+                 so E[r | x] = base + f(x)
 
 In ordinal worlds a rating counts the uneven cut points below y + logistic noise. Where all is
 recorded, the form of
@@ -59,7 +60,7 @@ Quantity = Literal[
 
 @dataclass(frozen=True)
 class Truth:
-    """Answers for vectors of user and item codes (in a simulated data set the ids are the codes)."""
+    """Answers for vectors of user and item codes, which are the ids of a simulated data set."""
 
     options: SimulationOptions
     population: SimulatedPopulation

@@ -131,7 +131,8 @@ def _all_text(values: Any) -> bool:
 
 
 def _find_files(path: AnyPath | None, given: Mapping[str, AnyPath | None]) -> dict[str, Path]:
-    """The files of the tables: those given by name, then those of the folder; there must be a log."""
+    """The files of the tables: those given by name, then those of the folder; there must be a
+    log."""
     files = {key: Path(file) for key, file in given.items() if file is not None}
     if path is not None:
         files = {**_in_folder(data_folder(path, "files")), **files}

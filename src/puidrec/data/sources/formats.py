@@ -149,7 +149,8 @@ def _refuse_no_header(frame: pl.DataFrame, path: AnyPath) -> None:
         file=path,
         found=", ".join(frame.columns[:6]),
         expected="names of the columns",
-        hint="Name them: --columns user_id,item_id,rating,timestamp (in Python columns=[…]; - skips one).",
+        hint="Name them: --columns user_id,item_id,rating,timestamp (in Python columns=[…]; - "
+        "skips one).",
     )
 
 

@@ -7,12 +7,15 @@ impression with the answers of the user.
 
 What one stumbles over, and what is done:
 
-* About 3 % of rows repeat a pair, up to 12 times: the first impression counts (`duplicates="max"`: any answer).
-* About .7 % of rows have the next day's `date`: days are those of `date`, as published figures cut them; times are
-  kept within their day (`day="time"`: the day of `time_ms`, in China).
-* `is_live_streamer` is −124 where unknown; `is_lowactive_period` and `visible_status` are constant; author and music
-  are ids: none of the latter is a feature. `tag` holds up to three codes. Gaps stay unknown values.
-* `video_features_statistic_pure.csv` holds averages over the month, made after exposure: it is not read.
+* About 3 % of rows repeat a pair, up to 12 times: the first impression counts (`duplicates="max"`:
+  any answer).
+* About .7 % of rows have the next day's `date`: days are those of `date`, as published figures cut
+  them; times are kept within their day (`day="time"`: the day of `time_ms`, in China).
+* `is_live_streamer` is −124 where unknown; `is_lowactive_period` and `visible_status` are constant;
+  author and music are ids: none of the latter is a feature. `tag` holds up to three codes. Gaps
+  stay unknown values.
+* `video_features_statistic_pure.csv` holds averages over the month, made after exposure: it is not
+  read.
 
 Protocols: `kuairand-random` (click; log before 1 May trains, random rows up to 30 April calibrate,
 of 1 to 4 May validate, of 5 to 8 May test) and `kuairand-standard` (long view; log of 8 to 21 April
@@ -70,7 +73,8 @@ def load(
     day: Literal["date", "time"] = "date",
     overlap: OverlapRule = "drop",
 ) -> Dataset:
-    """Load KuaiRand-Pure: `label` is the rating, 0 or 1; uniform rows are those of the random log."""
+    """Load KuaiRand-Pure: `label` is the rating, 0 or 1; uniform rows are those of the random
+    log."""
     folder = _folder(path)
     logs = [folder / name for name in STANDARD if has_file(folder / name)]
     if not logs:

@@ -5,13 +5,14 @@ The label is watch_ratio > 2. Files: `small_matrix.csv` or its compact form
 `small_matrix_labels.npz`, with `user_features.csv`, `item_categories.csv` and the item features
 where present. `convert` writes the compact forms, a few megabytes that load in a second:
 
-    small_matrix.csv → small_matrix_labels.npz     big_matrix.csv → big_matrix_labels.parquet (one row per pair)
+    small_matrix.csv → small_matrix_labels.npz
+    big_matrix.csv → big_matrix_labels.parquet (one row per pair)
     item_daily_features.csv → item_features.csv    user_features.csv, item_categories.csv → copied
 
 Features are those of the paper's appendix: representatives of correlated groups, mapped and binned;
-`features.bins.correlation_groups` finds such groups in any table. Item rows are daily; a video's bin is the one it
-has on most of its days. Four of the appendix's quantile recipes end, by their printed counts, in
-halves of the daily rows, so they are coded as "above the median".
+`features.bins.correlation_groups` finds such groups in any table. Item rows are daily; a video's
+bin is the one it has on most of its days. Four of the appendix's quantile recipes end, by their
+printed counts, in halves of the daily rows, so they are coded as "above the median".
 """
 
 from __future__ import annotations
@@ -122,9 +123,11 @@ def load(
         logged, uniform = draw_log(block, p_positive, p_negative, evaluation, rng)
         kept = f"{1 - max(p_positive, p_negative):g}"
         notes = {
-            "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} if negative",
+            "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} "
+            "if negative",
             "evaluation": evaluation,
-            "uniform": f"pairs outside the log, thinned so that each pair is kept with probability {kept} whatever its label"
+            "uniform": "pairs outside the log, thinned so that each pair is kept with "
+            f"probability {kept} whatever its label"
             if evaluation == "held-out"
             else "every labelled pair, those of the log included",
         }
@@ -146,7 +149,8 @@ def load(
         notes={
             "label": "watch_ratio > 2",
             "features": features,
-            "unobserved": "not told by the file: pairs never shown (0.4 % of the original block) count as negative"
+            "unobserved": "not told by the file: pairs never shown (0.4 % of the original block) "
+            "count as negative"
             if block.observed is None
             else f"{int((~block.observed).sum()):,} pairs without a label, left out",
             **notes,

@@ -127,7 +127,8 @@ def data_folder(path: AnyPath | None, source: str) -> Path:
                     file=folder,
                     found="a file",
                     expected="a folder with logged.csv or logged.parquet",
-                    hint=f"Name the log itself: --logged {folder} (logged=…), with --columns if it has no header.",
+                    hint=f"Name the log itself: --logged {folder} (logged=…), with --columns if "
+                    "it has no header.",
                 )
             raise InputError(
                 problem,
@@ -289,7 +290,8 @@ def read_columns(path: AnyPath, types: Types, required: Sequence[str] = ()) -> p
 
 
 def _separator(line: str, spaces: bool) -> str:
-    """What separates the fields of a line; spaces only where the caller says what the fields are."""
+    """What separates the fields of a line; spaces only where the caller says what the fields
+    are."""
     best = max(SEPARATORS, key=line.count)
     if "::" in line and line.count("::") >= line.count(best):
         return "::"
@@ -389,7 +391,8 @@ def read_parquet(path: AnyPath, columns: Sequence[str] | None = None) -> pl.Data
                 file=path,
                 found=f"{rows:,} rows",
                 expected=f"at most {most:,} rows in a file of {size:,} bytes",
-                hint="Is it what you meant to read? A log goes through --shards DIR, which takes little memory.",
+                hint="Is it what you meant to read? A log goes through --shards DIR, which takes "
+                "little memory.",
             )
         return table.select(present).collect()
     except (*POLARS_ERRORS, OSError) as error:

@@ -9,12 +9,13 @@ error of uniform rows.
 uniform rows. Its w are exponentials of sums over one-hot users, items and labels, its m takes three
 values. Assumed here, so that the sum over D is exact and a few uniform rows can teach ψ:
 
-* log w₁ = ψ·(z_u, z_i, h) and log w₂ = ψ·(1, z_u, z_i, o), with z the standardised log number of rows of a user or
-  item in place of the one-hot codes, and h = ±½ for ratings above and below the mean of the log;
-* m is σ of a number each for unseen pairs, ratings below and ratings above the mean of the log. They start at the
-  log's mean, and at the means of both halves; w₁ and w₂ start at 1;
-* the step of φ that ψ looks ahead to moves the vectors l_u of users, each by `LOOK_AHEAD` over its own curvature, so
-  that it is separate for every user;
+* log w₁ = ψ·(z_u, z_i, h) and log w₂ = ψ·(1, z_u, z_i, o), with z the standardised log number of
+  rows of a user or item in place of the one-hot codes, and h = ±½ for ratings above and below the
+  mean of the log;
+* m is σ of a number each for unseen pairs, ratings below and ratings above the mean of the log.
+  They start at the log's mean, and at the means of both halves; w₁ and w₂ start at 1;
+* the step of φ that ψ looks ahead to moves the vectors l_u of users, each by `LOOK_AHEAD` over its
+  own curvature, so that it is separate for every user;
 * ψ has a standard normal prior, which counts as much as the variance of uniform ratings says.
 
 With l'_u = l_u − η_u ∂L/∂l_u and v_u = ∂mean_U e/∂l'_u, the gradient of mean_U e(l') in ψ is that

@@ -4,12 +4,15 @@ propensity p.
 With errors e, imputed errors ê and w = 1/p, DR is mean_D ê + Σ_O w (e − ê)/|D|. Given the truth p
 its variance is Σ_D (1 − p)/p (e − ê)²/|D|². Two families of variants start from there:
 
-* other weights for the *imputation* model, so that its errors are small where they hurt DR most: `mrdr`, `dr-mse`.
-  They are relative: training scales them to the mean of 1/p, so that L2 means the same as for DR;
-* other weights for the *log* itself: `d-ips`, `d-dr` (smaller, to trade bias for variance), `tdr` (calibrated).
+* other weights for the *imputation* model, so that its errors are small where they hurt DR most:
+  `mrdr`, `dr-mse`. They are relative: training scales them to the mean of 1/p, so that L2 means the
+  same as for DR;
+* other weights for the *log* itself: `d-ips`, `d-dr` (smaller, to trade bias for variance), `tdr`
+  (calibrated).
 
 A row of the table of methods names one of the functions at the end (`MethodSpec.log_weights`,
-`MethodSpec.imputation_weights`): each takes the prepared log and returns a function of propensities.
+`MethodSpec.imputation_weights`): each takes the prepared log and returns a function of
+propensities.
 """
 
 from __future__ import annotations

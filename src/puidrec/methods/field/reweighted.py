@@ -33,12 +33,12 @@ confounding.
 δ_p(x) and ẽ = ê + δ_e(x), trained so that the loss of the log agrees with that of uniform rows. Its
 δ are networks. Assumed here, so that all stays exact:
 
-* δ_p = δ₀ + δ₁ z_u + δ₂ z_i, z the standardised log number of rows of a user or item. With errors e of a first fit and
-  w̃ = 1 + (1/p − 1) exp(−δ_p), four means must agree: Σ_O w̃ e b/|D| with mean_U e b for b = 1, z_u
-  and z_i, and Σ_O w̃ with |D|. δ is their least-squares solution, each in units of its sampling
-  error, with a standard normal prior.
-* δ_e acts on the pseudo-label, g̃ = g + δ_e with ê = (r̂ − g̃)², and is additive in users and items: shrunk means of what
-  the imputation model misses on the uniform rows.
+* δ_p = δ₀ + δ₁ z_u + δ₂ z_i, z the standardised log number of rows of a user or item. With errors e
+  of a first fit and w̃ = 1 + (1/p − 1) exp(−δ_p), four means must agree: Σ_O w̃ e b/|D| with mean_U
+  e b for b = 1, z_u and z_i, and Σ_O w̃ with |D|. δ is their least-squares solution, each in units
+  of its sampling error, with a standard normal prior.
+* δ_e acts on the pseudo-label, g̃ = g + δ_e with ê = (r̂ − g̃)², and is additive in users and
+  items: shrunk means of what the imputation model misses on the uniform rows.
 
 The second stage is IPS, or DR with the imputation model held at g̃, under the weights w̃.
 """
