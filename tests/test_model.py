@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import types
 from dataclasses import replace
@@ -414,88 +413,6 @@ class TestRecommend:
         assert np.array_equal(model.predict([10**30], [1]), model.predict([999], [1]))
         refusal(lambda: model.recommend(["1"]), "unknown user", "Int64")
         assert model.recommend([1], k=np.int64(2)).height == 2
-
-
-def side_table(rng, key, column):
-    """Features of one side, or none."""
-    kinds = [("a", "b", None)[k] for k in rng.integers(0, 3, column.size)]
-    features = {
-        key: column,
-        "kind": pl.Series(kinds, dtype=pl.String),
-        "size": rng.normal(size=column.size),
-    }
-    return pl.DataFrame(features) if rng.integers(2) else None
-
-
-def tiny(seed):
-    """A random data set of a handful of users and items, with or without every optional part."""
-    rng = np.random.default_rng(seed)
-    n_users, n_items = rng.integers(3, 11, 2)
-    user, item = np.nonzero(rng.random((n_users, n_items)) < rng.uniform(0.2, 0.9))
-    if not user.size:
-        user, item = np.array([0]), np.array([0])
-    text = bool(rng.integers(2))
-    ids = [
-        np.array([f"{c}{k}" for k in range(n)]) if text else np.arange(n) * 3
-        for c, n in (("u", n_users), ("i", n_items))
-    ]
-
-    def rows(user, item):
-        rating = rng.integers(1, 6, user.size).astype(float)
-        return pl.DataFrame({"user_id": ids[0][user], "item_id": ids[1][item], "rating": rating})
-
-    uniform = rows(*np.nonzero(rng.random((n_users, n_items)) < 0.4)) if rng.integers(2) else None
-    sides = [
-        side_table(rng, key, column) for key, column in (("user_id", ids[0]), ("item_id", ids[1]))
-    ]
-    uniform = uniform if uniform is not None and uniform.height else None
-    return Dataset.from_frame(rows(user, item), uniform, *sides, scale=(1, 5), unknown_ids="keep")
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_every_method_fits_every_tiny_data_set(seed, suited, refusal) -> None:
-    """A third of the methods on each, in turn: every method meets ten data sets."""
-    data = tiny(seed)
-    rng = np.random.default_rng(seed)
-    for number, (method, spec) in enumerate(METHODS.items()):
-        options = {
-            "select": str(rng.choice(["uniform", "observational", "none"])),
-            "epochs": 5,
-            "dim": 3,
-        }
-        options |= {} if seed % 5 == 0 else {"l2": 0.1}  # a fifth chooses it
-        options |= {"target": str(rng.choice(["rating", "binary"]))}
-        options |= {
-            "backbone": str(rng.choice(["mf", "mf-linear", "mf-mlp"])),
-            "ids": bool(rng.integers(2)),
-        }
-        options["propensity"] = str(rng.choice(["cells", "cells", "cells", "logistic", "two-way"]))
-        if spec.uncertainty == "personalised":
-            options |= {
-                "gamma": str(rng.choice(["information", "exposure-gap", "random"])),
-                "alpha": 1.0,
-                "beta": 1.0,
-            }
-        if (number + seed) % 3:
-            continue
-        model = Recommender(method, **suited(method, data, options)[1], rng=seed)
-        if spec.needs_uniform:  # at most 100 pairs: never enough of them
-            refusal(
-                lambda model=model: model.fit(data),
-                f"{method} trains on uniform ratings",
-                "expected at least 50",
-            )
-            continue
-        model.fit(data)
-        users, items = data.user_ids.ids, data.item_ids.ids
-        assert np.isfinite(model.predict(users.gather([0] * len(items)), items)).all()
-        assert np.isfinite(model.user_factors_).all()
-        assert model.recommend(users, k=3)["score"].is_finite().all()
-        json.dumps([model.report_, model.history_], allow_nan=False)
-        assert all(
-            np.isfinite([v for v in row.values() if isinstance(v, float)]).all()
-            for row in model.history_
-        )
 
 
 @pytest.mark.parametrize("select", ["uniform", "observational", "none"])

@@ -62,6 +62,7 @@ def test_a_comparison_says_so_in_every_table(puid, files: Path, tmp_path: Path, 
             1,
             "--engine",
             "inline",
+            *("--set", "dim=2", "--set", "l2=0.1"),
         )
         outcome = puid(*command, *given, "--out", out)
         assert outcome.code == 0, outcome

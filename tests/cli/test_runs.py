@@ -326,6 +326,7 @@ def test_what_set_gamma_is_said(puid, tmp_path: Path, rows: int, words: str) -> 
         "data.n_items=40",
         "--set",
         f"data.n_uniform={rows}",
+        *("--set", "dim=2", "--set", "l2=0.1"),
         "--protocol",
         "rd",
     )

@@ -28,7 +28,7 @@ def options(files: Path) -> list[str]:
 
 def test_train_from_disk_gives_the_figures_of_memory(puid, options, tmp_path: Path) -> None:
     train = ["train", *options, "--protocol", "rd", "--method", "puid-dr"]
-    train += ["--set", "epochs=6", "--set", "dim=3"]
+    train += ["--set", "epochs=6", "--set", "dim=3", "--set", "l2=0.1"]
     memory = puid(*train)
     disk = puid(*train, "--shards", tmp_path / "shards", "--out", tmp_path / "run")
     assert disk.code == memory.code == 0, disk
@@ -60,6 +60,8 @@ def test_a_log_alone_is_enough(puid, options, tmp_path: Path) -> None:
         "epochs=6",
         "--set",
         "dim=3",
+        "--set",
+        "l2=0.1",
     ]
     memory, disk = puid(*train), puid(*train, "--shards", tmp_path / "shards")
     assert disk.code == 0, disk

@@ -94,7 +94,17 @@ def test_studies_take_renamed_columns(puid, files: Path, tmp_path: Path) -> None
         "--set",
         columns,
     )
-    quick = ("--set", "epochs=2", "--set", "dim=2", "--engine", "inline", "--json")
+    quick = (
+        "--set",
+        "epochs=2",
+        "--set",
+        "dim=2",
+        "--set",
+        "l2=0.1",
+        "--engine",
+        "inline",
+        "--json",
+    )
     compared = puid(
         "compare", *data, "--methods", "mf", "--seeds", 1, *quick, "--out", tmp_path / "out"
     )
@@ -173,7 +183,8 @@ def test_files_and_a_search_and_observational_choice(puid, files: Path, tmp_path
         1,
     )
     more += ("--reference", "bias")
-    outcome = puid("compare", *data, *more, "--set", "epochs=3", "--engine", "inline", "--out", out)
+    quick = ("--set", "epochs=3", "--set", "dim=2", "--set", "l2=0.1", "--engine", "inline")
+    outcome = puid("compare", *data, *more, *quick, "--out", out)
     assert outcome.code == 0, outcome
     mf, *_ = json.loads((out / "results.json").read_text())
     assert (mf["seed"], mf["trials"], mf["settings"]["select"]) == (5, 2, "observational")

@@ -12,7 +12,7 @@ from puidrec.data.synthetic import simulate
 @pytest.fixture(scope="module")
 def found():
     data = simulate("mixed", 80, 50, density=0.2, rng=0).data
-    return data, pr.compare(data, ["mf", "ips"], seeds=2, baselines=False, dim=3, epochs=5)
+    return data, pr.compare(data, ["mf", "ips"], seeds=2, baselines=False, dim=3, l2=0.1, epochs=5)
 
 
 def test_it_is_what_fitting_and_measuring_each_by_hand_gives(found) -> None:
@@ -20,7 +20,7 @@ def test_it_is_what_fitting_and_measuring_each_by_hand_gives(found) -> None:
     values = []
     for seed in range(2):
         split = data.split("rd", seed)
-        model = pr.Recommender("ips", rng=seed, dim=3, epochs=5).fit(data, split)
+        model = pr.Recommender("ips", rng=seed, dim=3, l2=0.1, epochs=5).fit(data, split)
         values.append(pr.evaluate(model, split.test, metrics=["uauc"])["uauc"])
     row = next(row for row in comparison.rows if (row.label, row.metric) == ("ips", "uauc"))
     assert row.mean == pytest.approx(sum(values) / 2, abs=1e-4)
@@ -48,7 +48,7 @@ def test_it_is_saved_as_the_command_writes_it(found, tmp_path: Path) -> None:
 
 def test_a_method_that_fails_is_named_and_mistakes_are_refused(found, refusal) -> None:
     data = found[0]
-    some = pr.compare(data, ["mf", "bal-ips"], seeds=1, baselines=False, dim=3, epochs=5)
+    some = pr.compare(data, ["mf", "bal-ips"], seeds=1, baselines=False, dim=3, l2=0.1, epochs=5)
     assert [failure.job.name for failure in some.results.failures] == ["bal-ips"]
     assert "bal-ips" in some._repr_html_()
     assert "training noise" in some._repr_html_()

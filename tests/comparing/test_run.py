@@ -282,10 +282,10 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.mark.real_data
-def test_coat_four_methods_three_seeds(data_root: Path, tmp_path: Path) -> None:
+def test_matrix_factorisation_beats_rates_of_items_on_coat(data_root: Path, tmp_path: Path) -> None:
     """Seeds are resampled as well as users, so that two of them settle nothing."""
     spec = DataSpec("coat", data_root / "coat")
-    methods = ("mf", "dr", "signed-rd", "item-rate")
+    methods = ("mf", "item-rate")
     wanted = [Job(spec, m, s, settings={"epochs": 60}) for m in methods for s in range(3)]
     results = run_jobs(wanted, tmp_path, engine="inline")
     rows = {(r.label, r.metric): r for r in Comparison.of(results, "item-rate", METRICS).rows}

@@ -84,9 +84,8 @@ def test_a_comparison_goes_on_from_its_folder(
 
 
 def test_a_budget_is_the_number_of_configurations(tiny_data: Dataset) -> None:
-    found = pr.compare(
-        tiny_data, ["ips", "bias"], seeds=1, budget=3, baselines=False, epochs=5, reference="ips"
-    )
+    given = {"seeds": 1, "baselines": False, "dim": 3, "l2": 0.1, "epochs": 5}
+    found = pr.compare(tiny_data, ["ips", "bias"], budget=3, reference="ips", **given)
     tried = {row.label: row.trials for row in found.rows}
     assert tried == {"ips": 3, "bias": 1}
     assert "| configurations |" in repr(found)

@@ -46,8 +46,10 @@ def test_implicit_is_compared(pages: ModuleType, capsys: pytest.CaptureFixture[s
     text = (ROOT / "docs" / "howto" / "comparing-methods.md").read_text(encoding="utf-8")
     found = [block.body for block in pages.blocks(text) if block.kind == "python"]
     scope: dict[str, object] = {"__name__": "page"}
-    for body in (body for body in found if "load_dataset" in body or "implicit" in body):
-        exec(compile(body.replace("savefig", "set_label"), "page", "exec"), scope)
+    first = next(body for body in found if "load_dataset" in body)
+    loads = "\n".join(line for line in first.splitlines() if line.startswith(("import", "data =")))
+    for body in (loads, *(body for body in found if "implicit" in body)):
+        exec(compile(body, "page", "exec"), scope)
     assert "Als: another package's" in capsys.readouterr().out
 
 

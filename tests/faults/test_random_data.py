@@ -4,6 +4,7 @@ cannot support."""
 from __future__ import annotations
 
 import collections
+import json
 import os
 from collections.abc import Callable
 
@@ -126,6 +127,9 @@ def odd_settings(seed: int, method: str) -> dict[str, object]:
         options["propensity"] = str(rng.choice([name for name in PROPENSITIES if name != "given"]))
         options["target"] = str(rng.choice(["rating", "binary"]))
         options["select"] = str(rng.choice(["uniform", "observational", "none"]))
+        options["ids"] = bool(rng.integers(2))
+        if METHODS[method].uncertainty == "personalised":
+            options["gamma"] = str(rng.choice(["information", "exposure-gap", "random"]))
     return options
 
 
@@ -145,6 +149,8 @@ def outcome(method: str, data: Dataset, options: dict[str, object]) -> str:
     scores = model.predict(users.gather(grid[0]), items.gather(grid[1]))
     assert np.isfinite(scores).all(), f"{method} predicts what is no number"
     assert np.isfinite(model.recommend(users, k=3)["score"].to_numpy()).all()
+    assert np.isfinite(model.user_factors_).all()
+    json.dumps([model.report_, model.history_], allow_nan=False)
     return "fitted"
 
 

@@ -228,17 +228,18 @@ def test_rounding_does_not_choose_the_epoch_of_a_flat_curve(seed, prepare) -> No
 @pytest.mark.parametrize("given", [{"patience": 0}, {"select": "none"}])
 @pytest.mark.parametrize("epochs", [1, 4, 5, 7, 10])
 def test_without_early_stopping_the_last_epoch_is_kept(epochs, given, world) -> None:
-    options = {"dim": 3, "solver": "adam", "epochs": epochs, **given}
+    options = {"dim": 3, "l2": 0.1, "solver": "adam", "epochs": epochs, **given}
     model = Recommender("multi-ips", **options).fit(world(0))
     assert (model.report_["best_epoch"], len(model.history_)) == (epochs, epochs)
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 4, 5, 19])
 def test_a_short_run_returns_a_trained_model(epochs, world) -> None:
-    model = Recommender("mf", epochs=epochs, dim=3, backbone="mf", solver="adam").fit(world(0))
+    given = {"dim": 3, "l2": 0.1, "backbone": "mf", "solver": "adam"}
+    model = Recommender("mf", epochs=epochs, **given).fit(world(0))
     assert min(epochs, JUDGE_EVERY) <= model.report_["best_epoch"] <= epochs
     untrained = model.user_factors_[:, :3].std()
-    start = Recommender("mf", epochs=1, dim=3, backbone="mf", lr=1e-12, solver="adam").fit(world(0))
+    start = Recommender("mf", epochs=1, lr=1e-12, **given).fit(world(0))
     assert not np.allclose(start.user_factors_, model.user_factors_, atol=1e-4)
     assert untrained > 0
 
@@ -265,10 +266,10 @@ def test_divergence_is_told_with_what_to_do(prepare) -> None:
 def test_no_global_random_state_is_read_or_moved(world) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = Recommender("puid-dr", epochs=2, dim=2, backbone="mf-mlp").fit(world(0))
+    first = Recommender("puid-dr", epochs=2, dim=2, l2=0.1, backbone="mf-mlp").fit(world(0))
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(2)
-    second = Recommender("puid-dr", epochs=2, dim=2, backbone="mf-mlp").fit(world(0))
+    second = Recommender("puid-dr", epochs=2, dim=2, l2=0.1, backbone="mf-mlp").fit(world(0))
     assert np.array_equal(first.user_factors_, second.user_factors_)
 
 

@@ -12,7 +12,7 @@ from puidrec.methods.spectrum.learned import PairGamma, gamma_of
 from puidrec.model import Recommender
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SMALL = {"dim": 2, "epochs": 20, "rng": 0}
+SMALL = {"dim": 2, "l2": 0.1, "epochs": 20, "rng": 0}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_methods_with_a_gamma_take_it(method, data) -> None:
     assert "spectrum" in model.report_["gamma_set_by"]
     assert 1.0 < model.report_["gamma"]["p95"] <= 20.0
     if method == "rd-ips":
-        own = Recommender(rng=0, dim=2).fit(data).uncertainty()
+        own = Recommender(rng=0, dim=2, l2=0.1).fit(data).uncertainty()
         means = [
             (left.mean(0) @ right.mean(0))
             for left, right in (
