@@ -21,7 +21,6 @@ from puidrec.report import audit as page
 
 SIZES = ("--set", "data.n_users=60", "--set", "data.n_items=40")
 QUICK = (*SIZES, "--set", "epochs=4", "--set", "dim=4", "--set", "l2=0.1", "--engine", "inline")
-TUNE = (*SIZES, "--set", "epochs=4", "--engine", "inline")
 
 
 def test_compare_prints_tables_and_writes_the_files(puid, tmp_path: Path) -> None:
@@ -194,7 +193,7 @@ def test_files_and_a_search_and_observational_choice(puid, files: Path, tmp_path
 def test_a_config_file_holds_options_and_settings(puid, tmp_path: Path) -> None:
     config = tmp_path / "study.toml"
     config.write_text(
-        'methods = "mf"\nseeds = 1\nengine = "inline"\nepochs = 3\nsettings = ["data.n_users=60", "data.n_items=40"]\n'
+        'methods = "mf"\nseeds = 1\nengine = "inline"\nepochs = 3\nl2 = 0.1\nsettings = ["data.n_users=60", "data.n_items=40"]\n'
     )
     outcome = puid("compare", "-c", config, "--out", tmp_path / "out")
     assert outcome.code == 0, outcome
@@ -262,7 +261,7 @@ def test_the_help_says_that_baselines_are_always_shown(puid) -> None:
 
 def test_the_best_trial_trains_as_it_is(puid, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    outcome = puid("tune", "--method", "rd-ips", "--budget", 4, *TUNE, "--out", out)
+    outcome = puid("tune", "--method", "rd-ips", "--budget", 4, *QUICK, "--out", out)
     assert outcome.code == 0, outcome
     assert outcome.err == ""
     for word in ("default", "score", "l2", "gamma", "best.toml", "next: puid train -c"):
@@ -279,7 +278,7 @@ def test_the_best_trial_trains_as_it_is(puid, tmp_path: Path) -> None:
     assert (
         facts["validation"] == trials[0]["validation"]
     )  # the same model: seed 0, the same settings
-    shown = puid("tune", "--method", "rd-ips", "--budget", 4, *TUNE, "--out", out, "--json")
+    shown = puid("tune", "--method", "rd-ips", "--budget", 4, *QUICK, "--out", out, "--json")
     assert json.loads(shown.out) == trials
 
 
@@ -294,14 +293,14 @@ def test_several_seeds_and_many_trials(puid, tmp_path: Path) -> None:
 
 
 def test_a_method_without_settings_says_so(puid) -> None:
-    outcome = puid("tune", "--method", "item-rate", *TUNE)
+    outcome = puid("tune", "--method", "item-rate", *QUICK)
     assert outcome.code == 0, outcome
     assert "no settings to search: one trial" in outcome.out
 
 
 def test_mistakes_in_tune_are_one_line_and_write_nothing(puid, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    to = (*TUNE, "--out", out)
+    to = (*QUICK, "--out", out)
     puid("tune", "--method", "nope", *to).refused("unknown method")
     puid("tune", "--method", "mf", "--budget", 0, *to).refused("budget")
     puid("tune", "--method", "mf", "--seeds", 0, *to).refused("seed")
@@ -315,7 +314,7 @@ def test_mistakes_in_tune_are_one_line_and_write_nothing(puid, tmp_path: Path) -
             "tune",
             "--method",
             "mf",
-            *TUNE,
+            *QUICK,
             "--set",
             "solver=adam",
             "--set",

@@ -17,7 +17,6 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]
 
 ENTRY = "import sys; from puidrec.cli.main import run; sys.argv[0] = 'puid'; run()"
-QUICK = ("--set", "dim=2", "--set", "l2=0.1")
 SMALL = ("--set", "data.n_users=40", "--set", "data.n_items=25")
 
 
@@ -36,14 +35,6 @@ def puid(*arguments: object, delay: float | None = None) -> tuple[int, float]:
         except subprocess.TimeoutExpired:
             process.kill()
     return process.returncode, time.monotonic() - began
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, to audit and to export."""
-    folder = tmp_path_factory.mktemp("killed") / "run"
-    assert puid("train", "--method", "mf", *SMALL, *QUICK, "--out", folder)[0] == 0
-    return folder
 
 
 def files(folder: Path) -> list[str]:
@@ -71,9 +62,9 @@ whole."""
     ids=lambda command: command[0],
 )
 def test_a_killed_command_can_be_repeated(
-    command: tuple[object, ...], run: Path, repeats: Callable[[int], int], tmp_path: Path
+    command: tuple[object, ...], run_folder: Path, repeats: Callable[[int], int], tmp_path: Path
 ) -> None:
-    words = [run if word == "RUN" else word for word in command]
+    words = [run_folder if word == "RUN" else word for word in command]
     places = [tmp_path / name for name in ("whole", "killed")]
     for place in places:
         place.mkdir()
