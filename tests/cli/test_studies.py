@@ -193,7 +193,8 @@ def test_files_and_a_search_and_observational_choice(puid, files: Path, tmp_path
 def test_a_config_file_holds_options_and_settings(puid, tmp_path: Path) -> None:
     config = tmp_path / "study.toml"
     config.write_text(
-        'methods = "mf"\nseeds = 1\nengine = "inline"\nepochs = 3\nl2 = 0.1\nsettings = ["data.n_users=60", "data.n_items=40"]\n'
+        'methods = "mf"\nseeds = 1\nengine = "inline"\nepochs = 3\nl2 = 0.1\n'
+        'settings = ["data.n_users=60", "data.n_items=40"]\n'
     )
     outcome = puid("compare", "-c", config, "--out", tmp_path / "out")
     assert outcome.code == 0, outcome
