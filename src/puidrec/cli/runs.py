@@ -14,7 +14,7 @@ import typer
 
 from puidrec.cli import options
 from puidrec.cli.command import Options, command, option, path_option, quick_imports
-from puidrec.cli.output import print_json, print_page, print_table, progress_bar, say, steps
+from puidrec.cli.output import print_json, print_page, progress_bar, say, steps
 from puidrec.errors import InputError
 from puidrec.serve import Seen, Unknown
 
@@ -39,26 +39,27 @@ class ModelOptions(Options):
     seed: int | None = option(None, "Seed of split and initialisation.", min=0, show_default="0")
 
 
+@dataclass(frozen=True)
+class TrainOptions(options.OutputOptions):
+    """What is measured and kept."""
+
+    protocol: str | None = option(
+        None,
+        options.PROTOCOLS,
+        metavar="NAME",
+        show_default="every uniform row calibrates, none tests; without such rows rd",
+    )
+    log: str | None = option(None, "mlflow: log settings, metrics and files there.", metavar="NAME")
+
+
 @command("puid train --data coat --data-dir coat --out runs/coat")
 def train(
     context: typer.Context,
     data: options.ModelDataOptions,
     model: ModelOptions,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help=options.PROTOCOLS,
-            metavar="NAME",
-            show_default="every uniform row calibrates, none tests; without such rows rd",
-        ),
-    ] = None,
     shards: options.Shards = None,
-    log: Annotated[
-        str | None,
-        typer.Option(help="mlflow: log settings, metrics and files there.", metavar="NAME"),
-    ] = None,
     *,
-    output: options.OutputOptions,
+    asked: TrainOptions,
 ) -> None:
     """Train a recommender, and measure it on test rows where there are any (--protocol rd).
 
@@ -71,40 +72,38 @@ def train(
         from puidrec.settings import Settings
         from puidrec.world import join_world
 
-    asked = data.model_settings(context, **asdict(model))
-    chosen = Settings.of(**asked)
-    check_parameters(chosen.method, asked)
-    if log is not None:
-        check_choice("--log", log, ("mlflow",))
+    given = data.model_settings(context, **asdict(model))
+    chosen = Settings.of(**given)
+    check_parameters(chosen.method, given)
+    if asked.log is not None:
+        check_choice("--log", asked.log, ("mlflow",))
+    nothing = contextlib.nullcontext
     with (
         join_world(chosen.device, lambda words: typer.echo(words, err=True)) as world,
         progress_bar() as bar,
     ):
         task = bar.add_task("reading the data" if shards is None else SORTING, total=None)
-        with world.first_ahead() if shards is not None else contextlib.nullcontext():
+        with nothing() if shards is None else world.first_ahead():
             loaded = data.load(shards)
         chosen = chosen.replace(device=world.device) if world.size > 1 else chosen
         bar.update(task, description=f"{chosen.method}: propensities, Γ and noise of the log")
-
-        source = data.spec(shards).to_source()
-        given: dict[str, Any] = {
-            "protocol": protocol,
-            "out": output.out,
-            "progress": _told_of(bar, task, chosen.method),
-            "source": source,
-        }
-        with (
-            mlflow_run(chosen, loaded.name)
-            if log and world.first
-            else contextlib.nullcontext() as record
-        ):
-            run = train_run(loaded, chosen, world=world, **given)
+        logged = mlflow_run(chosen, loaded.name) if asked.log and world.first else nothing()
+        with logged as record:
+            run = train_run(
+                loaded,
+                chosen,
+                protocol=asked.protocol,
+                out=asked.out,
+                progress=_told_of(bar, task, chosen.method),
+                world=world,
+                source=data.spec(shards).to_source(),
+            )
             if record is not None:
-                record(run, output.out)
-    if output.as_json:
+                record(run, asked.out)
+    if asked.as_json:
         print_json(run.metrics)
     else:
-        print_page("run", run=run, data=loaded.name, out=output.out, **_said(run.metrics))
+        print_page("run", run=run, data=loaded.name, out=asked.out, **_said(run.metrics))
 
 
 def _told_of(
@@ -245,31 +244,8 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
     elif asked.as_json:
         print_json(frame.to_dicts())
     else:
-        shown = frame.head(SHOWN_ROWS).to_dicts()
-        rows = [
-            (
-                str(row["user_id"]),
-                str(row["rank"]),
-                str(row["item_id"]),
-                f"{row['score']:.4f}",
-                *_stays(row),
-            )
-            for row in shown
-        ]
-        print_table(
-            "Recommendations",
-            ("user", "rank", "item", "score", *(["up to Γ"] if asked.stable else [])),
-            rows,
-        )
-        if frame.height > len(shown):
-            say(f"{frame.height - len(shown):,} more rows; --out FILE writes all.")
-
-
-def _stays(row: Mapping[str, Any]) -> list[str]:
-    """Up to which Γ a recommendation stays, where that was asked for."""
-    if "gamma_max" not in row:
-        return []
-    return ["any" if row["gamma_max"] == float("inf") else f"{row['gamma_max']:g}"]
+        shown = frame.head(SHOWN_ROWS)
+        print_page("recommendations", rows=shown.to_dicts(), more=frame.height - shown.height)
 
 
 def _no_formulas(frame: pl.DataFrame) -> pl.DataFrame:
