@@ -20,6 +20,7 @@ from puidrec.comparing.summary import DETERMINISTIC
 from puidrec.errors import NoValueWarning
 from puidrec.methods import METHODS
 from puidrec.parameters import OWN, check_parameters
+from puidrec.report.charts import canvas
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +191,8 @@ def test_seeds_that_change_nothing_are_said_to(named: pd.DataFrame) -> None:
     page = markdown(several.rows, several.metrics, "bias")
     assert "± 0.0000" not in page
     assert DETERMINISTIC in page
+
+
+def test_a_chart_is_a_picture_in_a_notebook(model: pr.Recommender) -> None:
+    for chart in (model.history_.plot(), canvas(4.0, 3.0, "title", "caption")[0]):
+        assert chart._repr_png_().startswith(b"\x89PNG")

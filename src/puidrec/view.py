@@ -1,15 +1,19 @@
-"""Small tables of HTML for notebooks, without colours of their own, and the history of a fit."""
+"""What notebooks show: small tables of HTML without colours of their own, charts, and the history
+of a fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 from markupsafe import Markup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def view(label: str, words: str, tables: Markup) -> str:
@@ -25,6 +29,21 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
     body = Markup("").join(Markup("<tr>{}</tr>").format(row) for row in cells)
     whole = Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>")
     return whole.format(head, body) if cells else Markup("")
+
+
+Chart = TypeVar("Chart", "Axes", "Figure")
+
+
+def pictured(chart: Chart) -> Chart:
+    """A chart that a notebook shows as a picture, whether or not pyplot was ever imported."""
+    chart._repr_png_ = partial(_png, chart.figure)  # type: ignore[attr-defined]
+    return chart
+
+
+def _png(figure: Any) -> bytes:
+    out = BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()
 
 
 SHOWN = 5
@@ -55,7 +74,7 @@ class History(list[dict[str, Any]]):
         axes.set_ylabel(column or "loss")
         if wanted and frame.height:
             axes.legend(frameon=False)
-        return axes
+        return pictured(axes)
 
     def _repr_html_(self) -> str:
         """The last rows, as a notebook shows them."""

@@ -41,3 +41,4 @@ def test_the_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert outputs
     assert not [output for output in outputs if output.get("name") == "stderr"]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) >= 3

@@ -23,6 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from puidrec.view import pictured
+
 DPI = 150
 BLUE, DARK, GREY, LIGHT = "#3a6ea5", "#222222", "#8a8a8a", "#dddddd"
 COLOURS = "cividis"
@@ -148,7 +150,7 @@ def panels_of(
 def _figure(
     width: float, height: float, title: str, n: int, share_y: bool
 ) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = pictured(Figure(figsize=(width, height), layout="constrained"))
     FigureCanvasAgg(figure)
     panels: list[Axes] = figure.subplots(1, n, sharey=share_y, squeeze=False)[0].tolist()
     figure.suptitle(
