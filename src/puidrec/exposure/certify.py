@@ -227,43 +227,31 @@ def tree_propensity(nominal: NominalExposure, rows: Interactions, rng: Rng = 0) 
     rows / pairs drawn).
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
     draw = generator(rng, "placebo")
     data, n = nominal.data, len(rows)
     n_drawn = max(UNSEEN_PER_SEEN * n, 2_000)
     user = np.concatenate([rows.user, draw.integers(data.n_users, size=n_drawn)]).astype(np.int64)
     item = np.concatenate([rows.item, draw.integers(data.n_items, size=n_drawn)]).astype(np.int64)
-    seen = np.arange(user.size) < n
-    fold = _fold(user, item, data.n_items, draw)
-    scale = nominal.exposure.rate * n_drawn / n
-    found = np.empty(n)
-    table = _table(nominal, user, item)
-    for k in range(FOLDS):
-        other = fold != k
-        trees = HistGradientBoostingClassifier(
-            max_iter=150,
-            learning_rate=0.1,
-            max_leaf_nodes=15,
-            min_samples_leaf=40,
-            l2_regularization=1.0,
-            early_stopping=True,
-            validation_fraction=0.15,
-            n_iter_no_change=10,
-            random_state=int(draw.integers(2**31 - 1)),
-        )
-        trees.fit(table[other], seen[other])
-        mine = np.flatnonzero(~other & seen)
-        share = trees.predict_proba(table[mine])[:, 1] if mine.size else np.zeros(0)
-        found[mine] = share / np.maximum(1.0 - share, 1e-9) * scale
-    return clip(np.clip(found, 0.0, 1.0), min(0.01, 0.1 * nominal.exposure.rate)).values
-
-
-def _fold(
-    user: np.ndarray, item: np.ndarray, n_items: int, draw: np.random.Generator
-) -> np.ndarray:
-    """A fold for every pair, the same wherever the pair occurs."""
-    _, code = np.unique(user * n_items + item, return_inverse=True)
-    return draw.integers(FOLDS, size=int(code.max()) + 1)[code]
+    pair = np.unique(user * data.n_items + item, return_inverse=True)[1]
+    fold = draw.integers(FOLDS, size=int(pair.max()) + 1)[pair]
+    trees = HistGradientBoostingClassifier(
+        max_iter=150,
+        learning_rate=0.1,
+        max_leaf_nodes=15,
+        min_samples_leaf=40,
+        l2_regularization=1.0,
+        early_stopping=True,
+        validation_fraction=0.15,
+        n_iter_no_change=10,
+        random_state=int(draw.integers(2**31 - 1)),
+    )
+    table, seen = _table(nominal, user, item), np.arange(user.size) < n
+    shares = cross_val_predict(trees, table, seen, cv=PredefinedSplit(fold), method="predict_proba")
+    share = shares[:n, 1]
+    odds = share / np.maximum(1.0 - share, 1e-9) * nominal.exposure.rate * n_drawn / n
+    return clip(np.clip(odds, 0.0, 1.0), min(0.01, 0.1 * nominal.exposure.rate)).values
 
 
 def _design(features: sparse.csr_array | None) -> np.ndarray | None:
