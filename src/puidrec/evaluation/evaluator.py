@@ -179,16 +179,14 @@ def _of_rows(model: Any, rows: RatedRows, metrics: Sequence[str]) -> Evaluation:
         weight=None if propensity is None else 1.0 / propensity,
         users=rows.users,
         target=rows.target,
-    )
+    ).named(ids)
     _warn_without_value(result, frame, rows.protocol, rating_scale)
-    per_user = {
-        name: replace(value, users=ids.gather(value.users).to_numpy())
-        for name, value in result.per_user.items()
-    }
     liked = frame.filter(pl.col("label") == 1)
     pairs = liked["user_id"].to_numpy(), liked["item_id"].to_numpy()
     ask = partial(unit_scores, model)
-    per_user |= {name: catalogue_recall(ask, *pairs, catalogue, cutoff_of(name)) for name in whole}
+    per_user = result.per_user | {
+        name: catalogue_recall(ask, *pairs, catalogue, cutoff_of(name)) for name in whole
+    }
     return replace(
         result,
         means=result.means | {name: per_user[name].mean for name in whole},

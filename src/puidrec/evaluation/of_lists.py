@@ -55,14 +55,13 @@ def evaluate_lists(model: Any, rows: RatedRows, names: Sequence[str]) -> Evaluat
         values = unseen_values(names, lambda k: _of_others(model, rows, liked, ids, k))
     return Evaluation.of(
         values,
-        ids.ids,
         n_users=liked["user_id"].n_unique(),
         n_rows=frame.height,
         positive_rate=liked.height / frame.height,
         users="any-positive",
         n_trained_on=n_trained_on,
         n_new_users=rows.n_new_users(model, frame),
-    )
+    ).named(ids.ids)
 
 
 def _own(model: Any, rows: RatedRows, liked: pl.DataFrame, k: int) -> Found:

@@ -74,22 +74,22 @@ class Evaluation(Mapping[str, float]):
     """`by=`: a row per stratum and metric: `stratum, metric, value, rows, users`."""
 
     @classmethod
-    def of(
-        cls, values: Mapping[str, PerUser | float], ids: pl.Series | None = None, **more: Any
-    ) -> Evaluation:
-        """From values of metrics, one per user where there is one. ids: what the users' codes stand
-        for."""
+    def of(cls, values: Mapping[str, PerUser | float], **more: Any) -> Evaluation:
+        """From values of metrics, one per user where there is one."""
         per_user = {name: value for name, value in values.items() if isinstance(value, PerUser)}
         means = {
             name: value.mean if isinstance(value, PerUser) else value
             for name, value in values.items()
         }
-        if ids is not None:
-            per_user = {
-                name: replace(value, users=ids.gather(value.users).to_numpy())
-                for name, value in per_user.items()
-            }
         return cls(means, per_user, **more)
+
+    def named(self, ids: pl.Series) -> Evaluation:
+        """The same with users by their ids instead of their codes."""
+        per_user = {
+            name: replace(value, users=ids.gather(value.users).to_numpy())
+            for name, value in self.per_user.items()
+        }
+        return replace(self, per_user=per_user)
 
     def __getitem__(self, name: str) -> float:
         return self.means[name]
