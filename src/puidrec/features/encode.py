@@ -62,11 +62,8 @@ class ColumnEncoder:
             mean = float(present.mean() or 0.0) if present.len() else 0.0  # type: ignore[arg-type]
             missing = present.len() < column.len()
             return cls(column.name, "number", mean=mean, scale=spread or 1.0, indicator=missing)
-        kind: Literal["category", "list"] = (
-            "list" if isinstance(column.dtype, pl.List) else "category"
-        )
-        values = column.explode() if kind == "list" else column
-        known = tuple(values.drop_nulls().unique().sort().to_list())
+        kind, values = _named(column)
+        known = tuple(values.unique().sort().to_list())
         missing = kind == "category" and column.null_count() > 0
         return cls(column.name, kind, known + ((MISSING,) if missing else ()))
 
@@ -87,15 +84,7 @@ class ColumnEncoder:
             if spread == 0.0 and not missing:
                 return cls(column.name, "category")
             return cls(column.name, "number", mean=mean, scale=spread or 1.0, indicator=missing)
-        kind: Literal["category", "list"] = (
-            "list" if isinstance(column.dtype, pl.List) else "category"
-        )
-        levels = (
-            (column.explode() if kind == "list" else column)
-            .cast(pl.String)
-            .alias("level")
-            .drop_nulls()
-        )
+        kind, levels = _named(column)
         count = levels.value_counts(name="n").sort(["n", "level"], descending=[True, False])
         kept = count.filter(pl.col("n") < column.len()).head(MAX_LEVELS)["level"].sort()
         return cls(column.name, kind, tuple(kept.to_list()))
@@ -133,6 +122,13 @@ class ColumnEncoder:
             codes,
             np.concatenate([value[rows], np.ones(absent.size)]),
         )
+
+
+def _named(column: pl.Series) -> tuple[Literal["category", "list"], pl.Series]:
+    """Whether a column of text has one value or a list per entity, and all values that occur."""
+    is_list = isinstance(column.dtype, pl.List)
+    values = (column.explode() if is_list else column).cast(pl.String).alias("level").drop_nulls()
+    return "list" if is_list else "category", values
 
 
 @dataclass(frozen=True)
@@ -252,11 +248,11 @@ def _yes_no(column: pl.Series) -> list[pl.Series]:
     they are."""
     if column.dtype.is_numeric() or column.dtype == pl.Boolean:
         return [column]
-    is_list = isinstance(column.dtype, pl.List)
-    values = sorted((column.explode() if is_list else column).drop_nulls().unique().to_list())
-    if not is_list and len(values) <= 2:
+    kind, levels = _named(column)
+    values = sorted(levels.unique().to_list())
+    if kind == "category" and len(values) <= 2:
         return [column]
-    has = [column.list.contains(value) if is_list else column == value for value in values]
+    has = [column.list.contains(own) if kind == "list" else column == own for own in values]
     return [
         flag.fill_null(False).alias(f"{column.name}={value}")
         for flag, value in zip(has, values, strict=True)
