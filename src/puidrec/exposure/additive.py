@@ -64,6 +64,11 @@ class ClassSide:
         return cls(size, observed, bins, sparse.eye_array(size.size, format="csr"), size, offset)
 
     @cached_property
+    def turned(self) -> sparse.csc_array:
+        """Made once: Newton's method asks for thousands of products with it."""
+        return self.design.T
+
+    @cached_property
     def by_bin(self) -> sparse.csc_array:
         """Sums over the classes of each bin, [bins, classes]."""
         return one_hot(self.bin).T
@@ -108,9 +113,7 @@ class AdditiveProblem:
 
     def gather(self, cell: np.ndarray, user: np.ndarray, item: np.ndarray) -> np.ndarray:
         """Adjoint of `effects`."""
-        return np.concatenate(
-            [cell.ravel(), self.users.design.T @ user, self.items.design.T @ item]
-        )
+        return np.concatenate([cell.ravel(), self.users.turned @ user, self.items.turned @ item])
 
     def pull(self, point: np.ndarray, ridge: Ridge) -> np.ndarray:
         """The gradient of the penalties around 0, which is linear in the point."""
