@@ -149,7 +149,7 @@ def test_scores_of_pairs_are_the_products(monkeypatch) -> None:
     monkeypatch.setattr(stopping, "CHUNK", 2)
     user, item = np.array([0, 1, 0, 1, 1]), np.array([2, 1, 0, 0, 2])
     np.testing.assert_array_equal(pair_scores(FACTORS, user, item), SCORES.numpy()[user, item])
-    double = FACTORS.plus(FACTORS)
+    double = LowRank(FACTORS.lefts * 2, FACTORS.rights * 2)
     np.testing.assert_array_equal(pair_scores(double, user, item), 2 * SCORES.numpy()[user, item])
 
 

@@ -55,7 +55,7 @@ def test_products_are_those_of_the_dense_matrix(place, placed, make_log, make_sc
     )
     torch.testing.assert_close(log.to_users(column, right), dense @ right)
     torch.testing.assert_close(log.to_items(column, left), dense.T @ left)
-    two = factors.plus(make_scores(2, 2).detach())
+    two = factors.minus(make_scores(2, 2).detach())
     torch.testing.assert_close(log.scores_of(two).values[slice(0, len(log))], two.tile()[mask])
 
 

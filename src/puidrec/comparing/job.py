@@ -429,7 +429,7 @@ def trained_by_adam(settings: Settings) -> bool:
 
 def chosen_by_the_fit(settings: Settings, name: str, likes: bool) -> bool:
     """Whether the fit chooses dim or L2 itself, by held-out logged rows."""
-    walks = settings.spec.chooses_l2 and settings.backbone in ("mf", "mf-linear") and not likes
+    walks = settings.spec.trains and settings.backbone in ("mf", "mf-linear") and not likes
     return walks and getattr(settings, name) == "auto"
 
 

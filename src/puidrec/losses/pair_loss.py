@@ -115,8 +115,9 @@ class AbsoluteError(PairError):
     def parts(self, score: Tensor, target: Tensor) -> Parts:
         """With size = max(|x|, width), (size + x²/size)/2 is |x| beyond the width."""
         off = score - target
-        size = off.abs().clamp_min(max(WIDTH, LEAST))
-        return Parts(0.5 * (size + off.square() / size), off / size, 1.0 / size)
+        wide = off.abs().clamp_min(WIDTH)
+        size = wide.clamp_min(LEAST)
+        return Parts(0.5 * (wide + off.square() / size), off / size, 1.0 / size)
 
 
 class CrossEntropyError(PairError):
@@ -151,7 +152,7 @@ fitted by. `residual`: r − s, s held constant (form of the public RD code), ê
 
 class Coefficient(NamedTuple):
     """k of the pairs at hand with its derivatives, the |k| up to which its bend is rounded off, and
-    max(|k|, width)."""
+    max(|k|, width), above 0."""
 
     value: Tensor
     slope: Tensor
@@ -222,10 +223,10 @@ class RobustLoss(PairLoss):
 
     def value(self, s: Tensor, row: Row) -> Tensor:
         """ā k + δ |k|; b k where k cannot be negative."""
-        k, _, _, _, size = self.coefficient(s, row)
+        k, _, _, width, size = self.coefficient(s, row)
         if not self.bends:
             return row.b * k
-        rounded = 0.5 * (size + k.square() / size)  # |k|
+        rounded = 0.5 * (torch.maximum(k.abs(), width) + k.square() / size)  # 0 at 0, as |k| is
         return 0.5 * ((row.a + row.b) * k + (row.b - row.a) * rounded)
 
     def slope(self, s: Tensor, row: Row) -> Tensor:

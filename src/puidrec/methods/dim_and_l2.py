@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.row_matrix import row_hashes
@@ -39,7 +37,7 @@ def with_chosen_l2(
 ) -> tuple[Prepared, Chosen | None]:
     """The same with numbers for `dim` and `l2` where they are left open."""
     settings, likes = prepared.settings, prepared.data.positives_only
-    if "auto" not in (settings.dim, settings.l2) or not settings.spec.chooses_l2:
+    if "auto" not in (settings.dim, settings.l2) or not settings.spec.trains:
         return prepared, None
     if resume is not None and "chosen" in resume.state:
         chosen: Chosen = resume.state["chosen"]
@@ -83,8 +81,7 @@ def _walk(prepared: Prepared, progress: Progress | None) -> Choice:
             kept,
             operator.total,
         )
-        sides = [replace(side, penalty=_columns(side.penalty, dim)) for side, _ in full.sides]
-        return replace(full, users=sides[0], items=sides[1])
+        return full.narrowed(dim)
 
     start = point_of(backbone, kept)
     start = {name: x if x.ndim == 0 else 0.0 * x[:, -1:] for name, x in start.items()}
@@ -114,11 +111,6 @@ def _walk_likes(prepared: Prepared, progress: Progress | None) -> LikesChoice:
     return choose_for_likes(
         prepared, (operator.row_start, np.asarray(item)), users, spectral_start, told
     )
-
-
-def _columns(penalty: torch.Tensor, dim: int) -> torch.Tensor:
-    """The penalty of `dim` columns and the bias: all columns have one."""
-    return torch.cat([penalty[:1].expand(dim), penalty[-1:]])
 
 
 def _fold(log: Log, kept: np.ndarray) -> Fold:
@@ -154,7 +146,9 @@ def spectral_start(objective: Objective, model: Model, like: Point) -> Point:
     """Biases alone, solved roughly, then all columns along the leading directions of the slope
     there."""
     empty = {name: x if x.ndim == 0 else 0.0 * x[:, -1:] for name, x in like.items()}
-    sides = [replace(side, penalty=side.penalty[-1:], centre=None) for side, _ in model.sides]
-    narrow = replace(model, users=sides[0], items=sides[1])
-    biases = LeastSquares(tolerance=2e-3, max_sweeps=20).minimise(objective, narrow, empty).point
+    biases = (
+        LeastSquares(tolerance=2e-3, max_sweeps=20)
+        .minimise(objective, model.narrowed(0), empty)
+        .point
+    )
     return grown(objective, model, biases)

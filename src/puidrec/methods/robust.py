@@ -175,13 +175,8 @@ class RobustProblem(Problem):
         if self.settings.head == "label-squared":
             loss = PrintedImputation(self.error)
             columns["s"] = self._scores(self.phi.factors())
-        elif self.settings.head != "label":
-            head, error = self.settings.head, self.error
-            columns["r"] = self.log.map(
-                lambda s, r: imputation_target(head, error, s, r),
-                self._scores(self.phi.factors()),
-                columns["r"],
-            )
+        else:
+            columns["r"] = self._imputation_target(self.phi.factors())
         if self.benchmark is not None:
             columns["k0"] = self._benchmark_column("theta")
         return Objective(
@@ -192,6 +187,13 @@ class RobustProblem(Problem):
     def _imputation_error(self) -> PairError:
         """Pseudo-labels are fitted by the method's error, residuals and errors by squares."""
         return self.error if self.settings.head.startswith("label") else PairError()
+
+    def _imputation_target(self, phi: LowRank) -> Column:
+        """What θ is fitted to: ratings, or what φ leaves of them."""
+        head, error, r = self.settings.head, self.error, self.columns["r"]
+        if head.startswith("label"):
+            return r
+        return self.log.map(lambda s, r: imputation_target(head, error, s, r), self._scores(phi), r)
 
     @torch.no_grad()
     def _scores(self, scores: LowRank) -> Column:
@@ -252,20 +254,13 @@ class RobustProblem(Problem):
         assert self.benchmark is not None  # noqa: S101 (asked for where there is one)
         if step not in self._reference:
             phi, theta = self.benchmark.phi, self.benchmark.theta
+            s, loss = self._scores(phi), RobustLoss(self.error, self.head)
             columns: dict[str, Column] = {"r": self.columns["r"]}
-            head = None if theta is None else self.settings.head
-            if step == "theta" and theta is not None:
+            if theta is not None and step == "theta":
                 s, loss = self._scores(theta), RobustLoss(self._imputation_error)
-                if self.settings.head in ("residual", "direct"):
-                    error, name, r = self.error, self.settings.head, columns["r"]
-                    own = self._scores(phi)
-                    columns["r"] = self.log.map(
-                        lambda s, r: imputation_target(name, error, s, r), own, r
-                    )
-            else:
-                s, loss = self._scores(phi), RobustLoss(self.error, head)
-                if theta is not None:
-                    columns["g"] = self._scores(theta)
+                columns["r"] = self._imputation_target(phi)
+            elif theta is not None:
+                columns["g"] = self._scores(theta)
             found = self.log.map(lambda s, row: loss.coefficient(s, row).value, s, row=columns)
             self._reference[step] = found
         return self._reference[step]

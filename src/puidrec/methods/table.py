@@ -103,11 +103,6 @@ class MethodSpec:
         return (self.estimator, self.uncertainty, self.uses_uniform) != ("naive", "none", "")
 
     @property
-    def chooses_l2(self) -> bool:
-        """Whether dim and L2 are chosen by held-out rows where they are left open."""
-        return self.trains
-
-    @property
     def calibrates_gamma(self) -> bool:
         """Whether the scale of Γ, unless given, is set so that unseen ratings have the mean that
         uniform rows show."""

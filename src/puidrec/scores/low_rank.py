@@ -57,10 +57,6 @@ class LowRank:
         """Pairs these scores speak of."""
         return self.n_users * self.n_items
 
-    def plus(self, other: LowRank) -> LowRank:
-        """s + t."""
-        return LowRank(self.lefts + other.lefts, self.rights + other.rights)
-
     def minus(self, other: LowRank) -> LowRank:
         """s − t: P = [L, M], Q = [R, −N]. The sign sits on the item side, which is the smaller one."""
         return LowRank(
@@ -87,10 +83,6 @@ class LowRank:
         return LowRank(
             tuple(x.detach() for x in self.lefts), tuple(x.detach() for x in self.rights)
         )
-
-    def rows(self, rows: slice) -> LowRank:
-        """A block of users against all items."""
-        return LowRank(tuple(left[rows] for left in self.lefts), self.rights)
 
     def without_zeros(self) -> LowRank:
         """The same scores without columns of 0, which L2 leaves in models with more columns than
