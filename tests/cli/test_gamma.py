@@ -237,7 +237,7 @@ def test_the_certificate_of_coat(puid: Any, data_root: Path) -> None:
 
 def test_a_run_shows_the_gamma_that_its_uniform_ratings_taught(puid: Any, tmp_path: Path) -> None:
     sizes = ("--set", "data.n_users=60", "--set", "data.n_items=40", "--set", "data.n_uniform=600")
-    puid("train", *sizes, "--set", "dim=2", "--out", tmp_path / "run")
+    puid("train", *sizes, "--set", "dim=2", "--set", "l2=0.1", "--out", tmp_path / "run")
     done = puid("gamma", tmp_path / "run", "--out", tmp_path / "learned", "--json")
     assert (done.code, done.err) == (0, "")
     summary = json.loads(done.out)
@@ -263,8 +263,7 @@ def test_a_run_without_uniform_ratings_is_refused_in_one_line(
         "files",
         "--logged",
         files / "logged.csv",
-        "--set",
-        "dim=2",
+        *("--set", "dim=2", "--set", "l2=0.1"),
         "--out",
         tmp_path / "run",
     )
