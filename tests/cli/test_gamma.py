@@ -84,7 +84,6 @@ def test_people_read_it_at_any_width(
     for part in (
         "median",
         "plug-in",
-        "Miller–Madow",
         "permutation",
         "printed equation",
         "hiding",
