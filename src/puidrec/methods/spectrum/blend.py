@@ -30,13 +30,13 @@ from puidrec.methods.spectrum.from_log import (
     out_of_fold,
 )
 from puidrec.methods.spectrum.members import (
-    cold_rows,
+    cold_start,
     member_stages,
     members_of,
     path_parameters,
 )
 from puidrec.methods.spectrum.mixture import Codes, Posterior, fit_mixture
-from puidrec.methods.spectrum.terms import Compressed, Term, compress, gathered, one, spread
+from puidrec.methods.spectrum.terms import Term, compress, gathered, one, spread
 from puidrec.methods.spectrum.uncertainty import summarise
 from puidrec.rng import generator
 from puidrec.scores.low_rank import LowRank
@@ -117,7 +117,7 @@ def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted
     notes |= {"rank": small.users.shape[1], "kept_by_compression": round(small.kept, 7)}
     notes |= {"stable": path.shares} if path.shares else {}
     parameters = (
-        _cold_start(prepared, done, mixed.terms, small) | path.tensors | dict(mixed.posterior)
+        cold_start(prepared, done, mixed.terms, small) | path.tensors | dict(mixed.posterior)
     )
     sides = small.scores.lefts[0], small.scores.rights[0]
     phi = LowRank.of(*(side.to(prepared.settings.device) for side in sides))
@@ -285,30 +285,3 @@ def _notes(columns: Sequence[Column], posterior: Posterior, rows: str) -> dict[s
         "log_evidence": round(posterior.log_evidence, 4),
         "weights": {own.name: round(own.terms[0].weight * value, 5) for own, value in weights},
     }
-
-
-def _cold_start(
-    prepared: Prepared, done: Done, terms: Sequence[Term], small: Compressed
-) -> dict[str, torch.Tensor]:
-    """How features become factors of entities that were not in training, where members read
-    features.
-
-    Members with linear features are affine in them. What belongs to single entities, exposure
-    included, is at its mean.
-    """
-    found: dict[str, torch.Tensor] = {}
-    for side, key, to in (("user", "user_id", small.users), ("item", "item_id", small.items)):
-        design = prepared.log.designs.get(key)
-        if design is None or not design.n_columns:
-            continue
-        whole = (
-            torch.cat(
-                [cold_rows(prepared, done, term, side, design.n_columns) for term in terms], 1
-            )
-            @ to
-        )
-        found |= {
-            f"cold.{side}.offset": whole[0].float(),
-            f"cold.{side}.weight": (whole[1:] - whole[0]).float(),
-        }
-    return found

@@ -34,7 +34,7 @@ from puidrec.methods import unseen
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Done, Problem, Stage
 from puidrec.methods.robust import robust_problem
-from puidrec.methods.spectrum.terms import Term, compress
+from puidrec.methods.spectrum.terms import Compressed, Term, compress
 from puidrec.methods.unseen import all_rank_problem, signed_problem
 from puidrec.optimise.checkpoint import with_prefix
 from puidrec.scores.features import Design
@@ -53,27 +53,6 @@ RANK = 24
 SHOWN_USERS, SHOWN_K = 500, 10
 
 
-class Member(NamedTuple):
-    """A point of the path: Γ (infinite: `all-rank`), and the member it starts from."""
-
-    name: str
-    gamma: float
-    start: str
-
-
-def path(gamma: float = MILD) -> tuple[Member, ...]:
-    """The members along Γ; the first one is the mild one, or at the Γ that the caller gives.
-
-    Points between (Γ 1.5 and 10) and heavier weights of unseen pairs (λ 3 and 5) changed no error
-    by more than .3 % in worlds of `bench/worlds.py`, and were left out.
-    """
-    return (
-        Member("mild", gamma, "mf"),
-        Member("Γ 3", 3.0, "mild"),
-        Member("all-rank", float("inf"), "Γ 3"),
-    )
-
-
 def member_stages(prepared: Prepared) -> tuple[list[Stage], dict[str, float]]:
     """The stages of the members, one after the other, and the Γ of those along the path."""
     settings = prepared.settings
@@ -87,18 +66,40 @@ def member_stages(prepared: Prepared) -> tuple[list[Stage], dict[str, float]]:
         )
     if prepared.data.positives_only:
         return [replace(unseen.all_rank_stages(prepared)[0], name="all-rank")], {}
-    members = path(settings.gamma if isinstance(settings.gamma, float) else MILD)
     naive, weighted = prepared.first_stage("mf"), prepared.first_stage("ips")
+    mild = settings.gamma if isinstance(settings.gamma, float) else MILD
+    along = {"mild": mild, "Γ 3": 3.0, "all-rank": float("inf")}
     stages = [
         Stage("mf", lambda done: robust_problem(naive, "mf"), sweeps=10 * SWEEPS),
-        *(_other(name, own) for name, own in _other_fits(prepared).items()),
+        *(
+            Stage(
+                name, lambda done, own=own, name=name: robust_problem(own, name), sweeps=2 * SWEEPS
+            )  # type: ignore[misc]
+            for name, own in _other_fits(prepared).items()
+        ),
         Stage("ips", lambda done: robust_problem(weighted, "ips"), start="mf", sweeps=2 * SWEEPS),
         *(
-            Stage(one.name, _member(prepared, one), start=one.start, sweeps=SWEEPS)
-            for one in members
+            Stage(name, _along(prepared, name, gamma), start=start, sweeps=SWEEPS)
+            for start, (name, gamma) in zip(["mf", *along], along.items(), strict=False)
         ),
     ]
-    return stages, {one.name: one.gamma for one in members}
+    return stages, along
+
+
+def _along(prepared: Prepared, name: str, gamma: float) -> Callable[[Done], Problem]:
+    """A member along Γ; at infinity it is `all-rank`.
+
+    Points between (Γ 1.5 and 10) and heavier weights of unseen pairs (λ 3 and 5) changed no error
+    by more than .3 % in worlds of `bench/worlds.py`, and were left out.
+    """
+
+    def build(done: Done) -> Problem:
+        if gamma == float("inf"):
+            return all_rank_problem(prepared, name)
+        q = done["ips" if prepared.settings.adjusts else "mf"].phi
+        return signed_problem(prepared, name, q, gamma, 1.0)
+
+    return build
 
 
 def members_of(done: Done) -> dict[str, LowRank]:
@@ -119,48 +120,40 @@ def _other_fits(prepared: Prepared) -> dict[str, Prepared]:
     }
 
 
-def _other(name: str, own: Prepared) -> Stage:
-    return Stage(name, lambda done: robust_problem(own, name), sweeps=2 * SWEEPS)
-
-
 @torch.no_grad()
-def cold_rows(prepared: Prepared, done: Done, term: Term, side: str, width: int) -> torch.Tensor:
-    """A term's side for an entity without features, and for one with each feature alone, [1 +
-    features, columns].
+def cold_start(
+    prepared: Prepared, done: Done, terms: Sequence[Term], small: Compressed
+) -> dict[str, Tensor]:
+    """How features become factors of entities that were not in training, where members read
+    features: members with linear features are affine in them. What belongs to single entities,
+    exposure included, is at its mean."""
+    found: dict[str, Tensor] = {}
+    for side, key, to in (("user", "user_id", small.users), ("item", "item_id", small.items)):
+        design = prepared.log.designs.get(key)
+        if design is not None and design.n_columns:
+            rows = [_cold(prepared, done, term, side == "user", design.n_columns) for term in terms]
+            whole = (torch.cat(rows, 1) @ to).float()
+            found[f"cold.{side}.offset"] = whole[0]
+            found[f"cold.{side}.weight"] = whole[1:] - whole[0]
+    return found
 
-    A weight that varies with the entity is at its mean.
-    """
-    trained = (term.left() if side == "user" else term.right()).mean(0, keepdim=True)
+
+def _cold(prepared: Prepared, done: Done, term: Term, of_user: bool, width: int) -> Tensor:
+    """A term's side for an entity without features, and for one with each feature alone, [1 +
+    features, columns]."""
     if term.stage not in done:  # features had no part in it
-        return trained.expand(width + 1, -1)
+        return (term.left() if of_user else term.right()).mean(0).expand(width + 1, -1)
     backbone = _other_fits(prepared).get(term.stage, prepared).backbone("cold").cpu()
     backbone.load_state_dict(with_prefix(done[term.stage].parameters, "phi."))
     design = Design.of(sparse.csr_array(sparse.eye(width + 1, width, -1, format="csr")))
-    cold = backbone.cold_users(design) if side == "user" else backbone.cold_items(design)
-    for tower in backbone.user_towers if side == "user" else backbone.item_towers:
+    cold = backbone.cold_users(design) if of_user else backbone.cold_items(design)
+    for tower in backbone.user_towers if of_user else backbone.item_towers:
         if tower.uses_ids:
             mean = tower(slice(None)).mean(0)
             cold[:, : backbone.dim] += mean[: backbone.dim]
-            cold[:, backbone.dim if side == "user" else backbone.dim + 1] += mean[backbone.dim]
-    scale = term.user_scale if side == "user" else term.item_scale
-    return (
-        cold.double()
-        * (term.weight if side == "user" else 1.0)
-        * (1.0 if scale is None else float(scale.mean()))
-    )
-
-
-Build = Callable[[Done], Problem]
-
-
-def _member(prepared: Prepared, member: Member) -> Build:
-    def build(done: Done) -> Problem:
-        if member.gamma == float("inf"):
-            return all_rank_problem(prepared, member.name)
-        q = done["ips" if prepared.settings.adjusts else "mf"].phi
-        return signed_problem(prepared, member.name, q, member.gamma, 1.0)
-
-    return build
+            cold[:, backbone.dim if of_user else backbone.dim + 1] += mean[backbone.dim]
+    scale = term.user_scale if of_user else term.item_scale
+    return cold.double() * (1.0 if scale is None else float(scale.mean()))
 
 
 class Path(NamedTuple):

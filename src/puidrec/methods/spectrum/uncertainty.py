@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ CAUTION = 1.2816
 """Standard deviations below the expected rating that cautious rankings go by: one in ten lies
 lower."""
 SideName = Literal["user", "item"]
+SIDES: tuple[SideName, SideName] = ("user", "item")
 PairsByUser = tuple[np.ndarray, np.ndarray]
 
 
@@ -53,39 +55,31 @@ def summarise(
 ) -> dict[str, Tensor]:
     """The posterior as a few numbers per user and item, to keep with the model. `rows`: users and
     items of the rows that calibrated."""
-    means = [column.means() for column in columns]
-    x = [np.column_stack([mean[side] for mean in means]) for side in (0, 1)]
     slopes = [side.slope for side in posterior.sides]
-    centre = x[0].mean(0) - slopes[0].mean(0) - slopes[1].mean(0)
-    own = [x[0] - slopes[0] - slopes[1].mean(0), x[1] - slopes[1] - slopes[0].mean(0)]
-    turn = _leading(posterior.covariance, np.concatenate(own))
-    at_rows = (
-        np.column_stack([column.at(*rows) for column in columns])
-        - slopes[0][rows[0]]
-        - slopes[1][rows[1]]
-    )
+    means = zip(*(column.means() for column in columns), strict=True)
+    by_side = [np.column_stack(own) for own in means]
+    shared = [slope.mean(0) for slope in slopes]
+    x = [by_side[k] - slopes[k] - shared[1 - k] for k in (0, 1)]
+    turn = _leading(posterior.covariance, np.concatenate(x))
+    loading, middle = [side @ turn for side in x], (by_side[0].mean(0) - sum(shared)) @ turn
+    at_rows = np.column_stack([column.at(*rows) for column in columns])
+    at_rows -= slopes[0][rows[0]] + slopes[1][rows[1]]
     exact = np.einsum("rk,kl,rl->r", at_rows, posterior.covariance, at_rows)
-    loading, middle = [side @ turn for side in own], centre @ turn
     additive = ((loading[0][rows[0]] + loading[1][rows[1]] - middle) ** 2).sum(1)
     rest = max(float(np.mean(exact - additive)), 0.0)
-    tensors: dict[str, np.ndarray] = {
+    tensors = {
         "middle": middle,
         "numbers": np.array([posterior.noise, rest, _log_residual(prepared, mf)]),
         "level_rows": np.array(level_rows(prepared.log.ratings)),
     }
-    for k, (name, side) in enumerate(zip(("user", "item"), posterior.sides, strict=True)):
-        tensors |= {f"{name}.loading": loading[k], f"{name}.effect": side.variance}
-        tensors[f"{name}.rows"] = np.bincount(rows[k], minlength=side.variance.size)
-    found = {
-        f"{PREFIX}{name}": torch.from_numpy(np.asarray(value, np.float32))
-        for name, value in tensors.items()
-    }
+    for k, name in enumerate(SIDES):
+        effect = posterior.sides[k].variance
+        tensors |= {f"{name}.loading": loading[k], f"{name}.effect": effect}
+        tensors[f"{name}.rows"] = np.bincount(rows[k], minlength=effect.size)
+    found = {name: torch.from_numpy(value) for name, value in tensors.items()}
     if mf is not None:
-        found |= {
-            f"{PREFIX}mf.left": mf.lefts[0].float(),
-            f"{PREFIX}mf.right": mf.rights[0].float(),
-        }
-    return {name: value.contiguous() for name, value in found.items()}
+        found |= {"mf.left": mf.lefts[0], "mf.right": mf.rights[0]}
+    return {f"{PREFIX}{name}": value.float().contiguous() for name, value in found.items()}
 
 
 def _leading(covariance: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -177,54 +171,42 @@ class Uncertainty:
         """Logged rows of each user or item."""
         row_start, items = self.seen
         return (
-            np.diff(row_start)
-            if side == "user"
-            else np.bincount(np.asarray(items), minlength=len(self.items))
+            np.diff(row_start) if side == "user" else np.bincount(items, minlength=len(self.items))
         )
 
     def fit_error(self, side: SideName) -> np.ndarray:
         """σ²/(n + ν) of each user or item."""
-        return np.asarray(self.tensors["numbers"][2] / (self.counts(side) + self._level_rows(side)))
+        level_rows = self.tensors["level_rows"][SIDES.index(side)]
+        return np.asarray(self.tensors["numbers"][2] / (self.counts(side) + level_rows))
 
-    def _level_rows(self, side: SideName) -> float:
-        """2 in folders of earlier versions."""
-        return float(self.tensors.get("level_rows", (2.0, 2.0))[0 if side == "user" else 1])
+    @cached_property
+    def _variance(self) -> tuple[np.ndarray, np.ndarray]:
+        """Factors whose product is the variance of the expected rating of a pair: |ℓ_u + ℓ_i − ℓ|² and
+        what either side and all pairs have on top. The last row is an entity without rows."""
+        found = []
+        for side, nu in zip(SIDES, self.tensors["level_rows"], strict=True):
+            loading, own = self.tensors[f"{side}.loading"], self.tensors[f"{side}.effect"]
+            alone = own.max() + self.tensors["numbers"][2] / nu
+            loading = np.concatenate([loading, loading.mean(0, keepdims=True)])
+            found.append((loading, np.append(own + self.fit_error(side), alone)))
+        (left, own), (right, effect) = found
+        left = left - self.tensors["middle"]
+        own = own + (left**2).sum(1) + self.tensors["numbers"][1]
+        return (
+            np.column_stack([2.0 * left, own, np.ones(len(left))]),
+            np.column_stack([right, np.ones(len(right)), effect + (right**2).sum(1)]),
+        )
 
     def pair_variance(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
         """Variance of expected ratings of pairs; code −1, or one beyond the last, is an entity
         without rows."""
-        loading, own = (
-            self.tensors["middle"] * -1.0,
-            np.full(user.shape, self.tensors["numbers"][1]),
-        )
-        sides: tuple[tuple[SideName, np.ndarray], ...] = (("user", user), ("item", item))
-        for side, code in sides:
-            length, effect = self._with_average(side)
-            at = np.where((code < 0) | (code >= len(effect)), len(effect) - 1, code)
-            loading, own = loading + length[at], own + effect[at]
-        return np.asarray((loading**2).sum(-1) + own)
+        left, right = map(_rows_of, self._variance, (user, item))
+        return np.maximum(np.einsum("rk,rk->r", left, right), 0.0)
 
     def block_variance(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """The same of some users against some items, [users, items]; codes beyond those of training
-        are unknown."""
-        left, own = (part[users] for part in self._with_average("user"))
-        right, effect = self._with_average("item")
-        code = np.minimum(items, len(effect) - 1)
-        left = left - self.tensors["middle"]
-        right, effect = right[code], effect[code] + (right[code] ** 2).sum(1)
-        total = (
-            2.0 * left @ right.T
-            + effect
-            + ((left**2).sum(1) + own + self.tensors["numbers"][1])[:, None]
-        )
-        return np.asarray(np.maximum(total, 0.0))
-
-    def _with_average(self, side: SideName) -> tuple[np.ndarray, np.ndarray]:
-        """Loadings and other variance of each entity, and of one without rows after the last."""
-        loading, own = self.tensors[f"{side}.loading"], self.tensors[f"{side}.effect"]
-        effect = own + self.fit_error(side)
-        alone = own.max() + self.tensors["numbers"][2] / self._level_rows(side)
-        return np.concatenate([loading, loading.mean(0, keepdims=True)]), np.append(effect, alone)
+        """The same of some users against some items, [users, items]."""
+        left, right = map(_rows_of, self._variance, (users, items))
+        return np.maximum(left @ right.T, 0.0)
 
     def means(self, side: SideName) -> Means:
         """Of each user over unseen items, or of each item over users who have not seen it."""
@@ -279,6 +261,11 @@ class Uncertainty:
         return Means(expected, logged, self.pair_variance(user, item) + self.noise, fit, rows)
 
 
+def _rows_of(factors: np.ndarray, code: np.ndarray) -> np.ndarray:
+    last = len(factors) - 1
+    return np.asarray(factors[np.where((code < 0) | (code > last), last, code)])
+
+
 def score_interval(
     known: Uncertainty, scores: np.ndarray, user: np.ndarray, item: np.ndarray, level: float
 ) -> dict[str, np.ndarray]:
@@ -293,7 +280,6 @@ def lower_scores(
     known: Uncertainty, scores: np.ndarray, users: np.ndarray, items: np.ndarray
 ) -> np.ndarray:
     """The lower ends of the 80 % intervals of expected ratings of some users, [users, items]."""
-    users = np.minimum(users, len(known.users))  # a cold-start user is the average one
     return np.asarray(scores - CAUTION * np.sqrt(known.block_variance(users, items))).astype(
         np.float32
     )
