@@ -36,8 +36,8 @@ from puidrec.data.row_matrix import (
 from puidrec.exposure.sign_check import SignCheck, log_controls, sign_check
 from puidrec.methods.dim_and_l2 import with_chosen_l2
 from puidrec.methods.prepare import Prepared
-from puidrec.methods.spectrum.terms import Term
 from puidrec.methods.stages import train_stages
+from puidrec.optimise.stopping import pair_scores
 from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
 
@@ -100,53 +100,36 @@ def modulators(prepared: Prepared) -> list[tuple[Literal["user", "item"], str, n
     count, users = item_count(ratings), np.diff(ratings.indptr)
     total, squares = ratings.sum(0), with_values(ratings, ratings.data**2).sum(0)
     mean = total.sum() / max(ratings.nnz, 1)
-    spread = squares.sum() / max(ratings.nnz, 1) - mean**2
-    level = (total + SHRINK * mean) / (count + SHRINK)
-    own = squares - total**2 / np.maximum(count, 1)
+    within, usual = squares - total**2 / np.maximum(count, 1), squares.sum() / max(ratings.nnz, 1)
+
+    def shrunk(own: np.ndarray, n: np.ndarray, usual: float) -> np.ndarray:
+        return np.asarray((own + SHRINK * usual) / (n + SHRINK))
+
     found: list[tuple[Literal["user", "item"], str, np.ndarray]] = [
         ("user", "activity", np.log1p(users)),
-        ("user", "user level", (ratings.sum(1) + SHRINK * mean) / (users + SHRINK)),
+        ("user", "user level", shrunk(ratings.sum(1), users, mean)),
         ("item", "popularity", np.log1p(count)),
-        (
-            "item",
-            "dispersion",
-            np.sqrt(np.maximum((own + SHRINK * spread) / (count + SHRINK), 0.0)),
-        ),
-        ("item", "level", level),
+        ("item", "dispersion", np.sqrt(np.maximum(shrunk(within, count, usual - mean**2), 0.0))),
+        ("item", "level", shrunk(total, count, mean)),
     ]
     designs = prepared.log.designs
     if "user_id" in designs:
         found.append(("user", "user features", leading_feature(designs["user_id"])))
     if "item_id" in designs:
         found.append(("item", "item features", leading_feature(designs["item_id"])))
+    # mean 0 and standard deviation 1, within three of them; none where all are alike
     return [
-        (side, name, standard)
+        (side, name, np.clip((values - values.mean()) / spread, -3.0, 3.0))
         for side, name, values in found
-        if (standard := standardised(values)).any()
+        if (spread := float(values.std())) > 1e-9
     ]
-
-
-def standardised(values: np.ndarray) -> np.ndarray:
-    """Mean 0 and standard deviation 1, within three of them; 0 where all are alike."""
-    spread = float(values.std())
-    return (
-        np.clip((values - values.mean()) / spread, -3.0, 3.0)
-        if spread > 1e-9
-        else np.zeros(values.size)
-    )
 
 
 def leading_feature(design: Design) -> np.ndarray:
     """The second singular direction of a feature matrix: the first is what all entities share."""
-    pattern = design.pattern
-    x = sparse.csr_matrix(
-        (
-            design.values.cpu().numpy().astype(np.float64),
-            pattern.col.cpu().numpy(),
-            pattern.row_start.cpu().numpy(),
-        ),
-        shape=(design.n_rows, design.n_columns),
-    )
+    rows = design.pattern
+    parts = (part.cpu().numpy() for part in (design.values.double(), rows.col, rows.row_start))
+    x = sparse.csr_array(tuple(parts), shape=(design.n_rows, design.n_columns))
     if min(x.shape) < 4:
         return np.zeros(design.n_rows)
     start = np.random.default_rng(0).standard_normal(min(x.shape))
@@ -220,7 +203,7 @@ def _parts(prepared: Prepared, enough: int) -> Iterator[OutOfFold]:
         if enough <= 0 or not len(train) or not len(held):
             return
         others = Prepared.of(prepared.data, replace(prepared.split, train=train), own)
-        yield _judged(others, train_stages(others, None, None, None).phi, held)
+        yield _judged(others, train_stages(others).phi, held)
         enough -= len(held)
 
 
@@ -230,15 +213,9 @@ def _judged(
     """Rows beside the predictions and exposure scores of a log that does not hold them."""
     user, item, ratings = held.user, held.item, prepared.log.ratings
     named = exposure_scores(ratings) if named is None else named
-    exposure = {name: Term(name, scores).at(user, item) for name, scores in named.items()}
-    prediction = Term("mf", LowRank.of(mf.lefts[0].detach().cpu(), mf.rights[0].detach().cpu())).at(
-        user, item
+    prediction, *scores = (
+        pair_scores(one.detach(), user, item).astype(np.float64) for one in (mf, *named.values())
     )
-    return OutOfFold(
-        user,
-        item,
-        prepared.log.target(held),
-        prediction,
-        exposure,
-        log_controls(ratings, user, item),
-    )
+    exposure = dict(zip(named, scores, strict=True))
+    controls = log_controls(ratings, user, item)
+    return OutOfFold(user, item, prepared.log.target(held), prediction, exposure, controls)

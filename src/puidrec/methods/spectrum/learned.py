@@ -25,6 +25,7 @@ from puidrec.exposure.bounds import Gamma, bin_mean, require_pairs
 from puidrec.exposure.gamma import GammaRule
 from puidrec.methods.spectrum.uncertainty import (
     PREFIX,
+    SIDES,
     Means,
     SideName,
     Uncertainty,
@@ -91,24 +92,18 @@ class PairGamma(Gamma):
 
     @cached_property
     def _means(self) -> tuple[np.ndarray, np.ndarray, float]:
-        (left, right), (r_left, r_right) = self.q, self.r
-        some = [
-            np.unique(np.linspace(0, len(side) - 1, MOST_OTHERS).astype(np.int64))
-            for side in (left, right)
-        ]
-
-        def mean(
-            a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray
-        ) -> tuple[np.ndarray, float]:
-            blocks = [slice(k, k + ROWS) for k in range(0, len(a), ROWS)]
-            parts = [self._log(a[rows] @ b.T, c[rows] @ d.T) for rows in blocks]
-            return np.concatenate([part.mean(1) for part in parts]), max(
-                float(part.max()) for part in parts
-            )
-
-        users, top = mean(left, right[some[1]], r_left, r_right[some[1]])
-        items, other = mean(right, left[some[0]], r_right, r_left[some[0]])
-        return users, items, max(top, other)
+        """Mean logs of users and of items, and the largest log."""
+        means, top = [], 0.0
+        for k in (0, 1):
+            n, others = len(self.q[k]), len(self.q[1 - k])
+            some = np.unique(np.linspace(0, others - 1, MOST_OTHERS).astype(np.int64))
+            across = [one[1 - k][some].T for one in (self.q, self.r)]
+            found = np.empty(n)
+            for rows in (slice(start, start + ROWS) for start in range(0, n, ROWS)):
+                log = self._log(self.q[k][rows] @ across[0], self.r[k][rows] @ across[1])
+                found[rows], top = log.mean(1), max(top, float(log.max()))
+            means.append(found)
+        return means[0], means[1], top
 
 
 def learned_gamma(prepared: Prepared) -> Gamma:
@@ -123,6 +118,7 @@ def learned_gamma(prepared: Prepared) -> Gamma:
             found=prepared.data.name,
             hint="Give uniform interactions, or a number for gamma.",
         )
+    # what the method was given, but for what spectrum does not take
     usual = {
         "solver": "auto",
         "loss": "squared",
@@ -169,25 +165,23 @@ def gamma_frame(
             expected="a log of ratings",
         )
     if pairs is not None:
-        code = [own.encode(given) for own, given in zip(ids, pairs, strict=True)]
-        if (code[0] < 0).any() or (code[1] < 0).any():
+        user, item = (own.encode(given) for own, given in zip(ids, pairs, strict=True))
+        if (user < 0).any() or (item < 0).any():
             raise InputError(
                 "unknown users or items", found="ids", expected="those of the training data"
             )
-        own = {"user_id": ids[0].decode(code[0]), "item_id": ids[1].decode(code[1])}
-        return _with_gamma(own, known.pairs(code[0], code[1]), level)
-    if by == "user":
-        return _with_gamma({"user_id": ids[0].ids}, known.means("user"), level)
-    if by == "item":
-        return _with_gamma({"item_id": ids[1].ids}, known.means("item"), level)
-    side, values, code_of = _column(by, ids, tables)
-    names, group = np.unique(values, return_inverse=True)
-    whole = np.full(
-        len(ids[0] if side == "user" else ids[1]), names.size
-    )  # whoever has no row there comes last
-    whole[code_of] = group
-    means = known.segments(side, whole, names.size + 1)
-    return _with_gamma({by: names}, Means(*(part[:-1] for part in means)), level)
+        names = {"user_id": ids[0].decode(user), "item_id": ids[1].decode(item)}
+        return _with_gamma(names, known.pairs(user, item), level)
+    if by in SIDES:
+        side = SIDES[by == "item"]
+        return _with_gamma({f"{by}_id": ids[by == "item"].ids}, known.means(side), level)
+    side, values, code = _column(by, ids, tables)
+    groups, group = np.unique(values, return_inverse=True)
+    # whoever has no row in the table is in a group of its own, the last
+    whole = np.full(len(ids[side == "item"]), groups.size)
+    whole[code] = group
+    means = known.segments(side, whole, groups.size + 1)
+    return _with_gamma({by: groups}, Means(*(part[:-1] for part in means)), level)
 
 
 def _column(
