@@ -145,9 +145,8 @@ class Rows:
         own = [(on_outer, s + s**2 * moves, outer), (on_inner, np.diag(inverse), rho)]
         found = []
         for k, (on_a, variance, ratio) in enumerate(own):
-            size = self.codes.sizes[
-                self.order[k]
-            ]  # entities without rows are as the prior has them
+            size = self.codes.sizes[self.order[k]]
+            # entities without rows are as the prior has them
             whole = np.zeros((size, on_a.shape[1])), np.full(size, ratio**2)
             whole[0][self.used[k]], whole[1][self.used[k]] = on_a, variance
             found.append(Side(whole[0][:, -1], whole[1], whole[0][:, :-1]))
@@ -250,34 +249,23 @@ class Regression:
         mean = weight @ draws.mean
         second = np.einsum("d,dkl->kl", weight * sigma2, draws.covariance)
         second += (draws.mean.T * weight) @ draws.mean
-        effects, counted = list[list[Side]](), 0.0
+        parts, counted = (list[Side](), list[Side]()), 0.0
         for place, at in _by_place(draws.log_ratio[:, len(self.widths) :]):
             w, share = weight[at], float(weight[at].sum())
             if share > NEGLIGIBLE:
                 counted += share
-                effects.append(
-                    [
-                        Side(
-                            share * one.mean - one.slope @ (w @ draws.mean[at]),
-                            one.variance * (w @ sigma2[at]),
-                            share * one.slope,
-                        )
-                        for one in self.rows.effects(place)
-                    ]
-                )
-        sides = tuple(
-            Side(*(sum(part) / counted for part in zip(*side, strict=True)))
-            for side in zip(*effects, strict=True)
-        )
-        sd = np.exp(np.column_stack([draws.log_ratio, np.zeros(weight.size)])).T @ (
-            weight * np.sqrt(sigma2)
-        )
+                for found, one in zip(parts, self.rows.effects(place), strict=False):
+                    moved = share * one.mean - one.slope @ (w @ draws.mean[at])
+                    found.append(Side(moved, one.variance * (w @ sigma2[at]), share * one.slope))
+        sds = np.exp(np.column_stack([draws.log_ratio, 0.0 * weight]) + draws.log_sigma[:, None])
         return Posterior(
             mean,
             second - np.outer(mean, mean),
-            sides,
+            tuple(
+                Side(*(sum(x) / counted for x in zip(*one, strict=True))) for one in parts if one
+            ),
             float(weight @ sigma2),
-            dict(zip((*self.names, "noise"), sd.tolist(), strict=True)),
+            dict(zip((*self.names, "noise"), (weight @ sds).tolist(), strict=True)),
             _effective(weight),
             float(logsumexp(draws.log_weight) - np.log(weight.size)),
         )
