@@ -69,17 +69,25 @@ def spread(terms: Sequence[Term]) -> float:
 
 def gathered(terms: Sequence[Term]) -> list[Term]:
     """The same sum with one term per scores, or two where weights vary by user and by item."""
-    found: dict[tuple[int, str], Term] = {}
+    first: dict[tuple[int, bool], Term] = {}
+    scales: dict[tuple[int, bool], np.ndarray] = {}
     for term in terms:
-        side, own, size = "user_scale", term.user_scale, term.scores.n_users
-        if term.item_scale is not None:
-            side, own, size = "item_scale", term.item_scale, term.scores.n_items
-        scale = term.weight * (np.ones(size) if own is None else own)
-        key = id(term.scores), side
-        if key in found:
-            scale = scale + getattr(found[key], side)
-        found[key] = replace(found.get(key, term), weight=1.0, **{side: scale})
-    return list(found.values())
+        by_item = term.item_scale is not None
+        size = term.scores.n_items if by_item else term.scores.n_users
+        own = term.item_scale if by_item else term.user_scale
+        key = id(term.scores), by_item
+        first.setdefault(key, term)
+        own = term.weight * (np.ones(size) if own is None else own)
+        scales[key] = scales.get(key, np.zeros(size)) + own
+    return [
+        replace(
+            first[key],
+            weight=1.0,
+            user_scale=None if key[1] else scale,
+            item_scale=scale if key[1] else None,
+        )
+        for key, scale in scales.items()
+    ]
 
 
 class Compressed(NamedTuple):
