@@ -262,7 +262,9 @@ class Regression:
             mean,
             second - np.outer(mean, mean),
             tuple(
-                Side(*(sum(x) / counted for x in zip(*one, strict=True))) for one in parts if one
+                Side(*(np.sum(x, axis=0) / counted for x in zip(*one, strict=True)))
+                for one in parts
+                if one
             ),
             float(weight @ sigma2),
             dict(zip((*self.names, "noise"), (weight @ sds).tolist(), strict=True)),
