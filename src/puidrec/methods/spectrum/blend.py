@@ -70,7 +70,7 @@ class Column:
     def means(self) -> tuple[np.ndarray, np.ndarray]:
         """The mean over all items of each user, and over all users of each item."""
         users, items = zip(*(term.means() for term in self.terms), strict=True)
-        return sum(users), sum(items)
+        return np.sum(users, axis=0), np.sum(items, axis=0)
 
 
 def _times(terms: Iterable[Term], factor: float) -> list[Term]:

@@ -71,12 +71,7 @@ def member_stages(prepared: Prepared) -> tuple[list[Stage], dict[str, float]]:
     along = {"mild": mild, "Γ 3": 3.0, "all-rank": float("inf")}
     stages = [
         Stage("mf", lambda done: robust_problem(naive, "mf"), sweeps=10 * SWEEPS),
-        *(
-            Stage(
-                name, lambda done, own=own, name=name: robust_problem(own, name), sweeps=2 * SWEEPS
-            )  # type: ignore[misc]
-            for name, own in _other_fits(prepared).items()
-        ),
+        *(_other(name, own) for name, own in _other_fits(prepared).items()),
         Stage("ips", lambda done: robust_problem(weighted, "ips"), start="mf", sweeps=2 * SWEEPS),
         *(
             Stage(name, _along(prepared, name, gamma), start=start, sweeps=SWEEPS)
@@ -84,6 +79,10 @@ def member_stages(prepared: Prepared) -> tuple[list[Stage], dict[str, float]]:
         ),
     ]
     return stages, along
+
+
+def _other(name: str, own: Prepared) -> Stage:
+    return Stage(name, lambda done: robust_problem(own, name), sweeps=2 * SWEEPS)
 
 
 def _along(prepared: Prepared, name: str, gamma: float) -> Callable[[Done], Problem]:
