@@ -148,7 +148,7 @@ try:
 except SystemExit as left:
     assert not left.code, left.code
 unused = ("scipy.optimize", "scipy.interpolate", "scipy.spatial", "scipy.stats", "sklearn", "pandas", "matplotlib",
-          "torch._dynamo", "puidrec.auditing.tipping", "puidrec.report.charts")
+          "torch._dynamo", "puidrec.auditing.envelope", "puidrec.report.charts")
 found = [name for name in unused if name in sys.modules]
 print(found, gc.isenabled(), gc.get_freeze_count() > 100_000, file=sys.stderr)
 """
