@@ -9,12 +9,10 @@ import polars as pl
 import pytest
 
 from puidrec.auditing.audit import audit as audit_models
-from puidrec.auditing.models import AuditedModel, isotonic_map, outcome_scale
-from puidrec.data.schema import RatingScale
+from puidrec.auditing.models import AuditedModel, isotonic_map
 from puidrec.evaluation.any_model import ScoreTable
 
 audit = partial(audit_models, unseen=True, replicates=0)
-STARS = RatingScale(1, 5)
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +62,6 @@ def test_scores_of_the_audited_rows_suffice_for_error_and_the_ranking_of_rated_i
     assert any("rated items" in text for text in found.to_dict()["limits"])
     assert found.to_dict()["uniform"] is None  # the table has no score of a uniform row
     assert found.ranking.tipping_point >= 1.0
-
-
-def test_a_scale_is_told_by_where_scores_lie() -> None:
-    rng = np.random.default_rng(0)
-    outcome = rng.choice([0.0, 0.25, 0.5, 0.75, 1.0], 500)
-    near = np.clip(outcome + rng.normal(0, 0.2, 500), 0, 1)
-    assert outcome_scale(near, outcome, STARS) == "unit"
-    assert outcome_scale(1 + 4 * near, outcome, STARS) == "rating"
-    assert outcome_scale(near, outcome, RatingScale(0, 1)) in ("unit", "rating")
-    assert outcome_scale(0.1 * near, outcome, STARS) == "other"  # an implicit ALS
-    assert outcome_scale(8 * near - 4, outcome, STARS) == "other"  # logits
 
 
 def test_scores_on_another_scale_are_judged_by_ranking_and_mapped_for_error(

@@ -10,7 +10,9 @@ import polars as pl
 import pytest
 
 import puidrec as pr
+from puidrec.data.schema import RatingScale
 from puidrec.data.synthetic import simulate
+from puidrec.evaluation.any_model import outcome_scale
 from puidrec.evaluation.labelled import rows_of, strata_of, training_counts
 from puidrec.evaluation.result import Weights
 from puidrec.exposure import make_propensity
@@ -187,3 +189,14 @@ def test_new_users_are_counted(data: pr.Dataset) -> None:
         for metric in ("mse", "unseen-recall@5"):
             found = pr.evaluate(late, split.test, metric, exclude=rest)
             assert found.n_new_users == expected
+
+
+def test_a_scale_is_told_by_where_scores_lie() -> None:
+    stars, rng = RatingScale(1, 5), np.random.default_rng(0)
+    outcome = rng.choice([0.0, 0.25, 0.5, 0.75, 1.0], 500)
+    near = np.clip(outcome + rng.normal(0, 0.2, 500), 0, 1)
+    assert outcome_scale(near, outcome, stars) == "unit"
+    assert outcome_scale(1 + 4 * near, outcome, stars) == "rating"
+    assert outcome_scale(near, outcome, RatingScale(0, 1)) in ("unit", "rating")
+    assert outcome_scale(0.1 * near, outcome, stars) == "other"  # an implicit ALS
+    assert outcome_scale(8 * near - 4, outcome, stars) == "other"  # logits

@@ -14,13 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from puidrec.auditing.envelope import Pairs
-from puidrec.auditing.models import (
-    AuditedModel,
-    ScoreScale,
-    isotonic_map,
-    outcome_scale,
-    to_unit,
-)
+from puidrec.auditing.models import AuditedModel, isotonic_map
 from puidrec.auditing.rows import AS_IS, LEAK, Fits, Judged, leakage
 from puidrec.auditing.slots import (
     SlotLead,
@@ -36,6 +30,7 @@ from puidrec.auditing.slots import (
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
 from puidrec.errors import InputError
+from puidrec.evaluation.any_model import ScoreScale, outcome_scale, to_unit
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.certify import with_checks
 from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure

@@ -1,9 +1,8 @@
 """Any recommender as an audit asks it: an object with `predict`, a function of pairs, a table or a
 file of scores.
 
-`AuditedModel` is one of them. Scores may be on another scale than ratings (an implicit ALS,
-logits): `outcome_scale` finds out which, and `isotonic_map` brings such scores to ratings, each row
-by a map that was fitted on other rows.
+`AuditedModel` is one of them. Where scores are on another scale than ratings, `isotonic_map` brings
+them to ratings, each row by a map that was fitted on other rows.
 """
 
 from __future__ import annotations
@@ -20,37 +19,23 @@ import polars as pl
 
 from puidrec.auditing.slots import Scorer
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.schema import Origin, RatingScale, require_columns
-from puidrec.data.sources.reading import is_parquet, read_delimited, read_parquet, typed_columns
+from puidrec.data.sources.formats import score_file
 from puidrec.data.split import Split
 from puidrec.errors import InputError
-from puidrec.evaluation.any_model import ScoreTable, as_predictor, is_table, unit_scores
+from puidrec.evaluation.any_model import (
+    ScoreScale,
+    ScoreTable,
+    as_predictor,
+    finite_scores,
+    is_table,
+)
 from puidrec.evaluation.metrics import unit_labels
 from puidrec.rng import generator
 
-ScoreScale = Literal["unit", "rating", "other"]
-"""Ratings scaled to [0, 1], the data set's own ratings, or neither."""
 CHUNK = 1_000_000
 """Rows predicted at a time."""
 PLAIN = (str, int, float, bool, type(None))
-MARGIN = 0.25
-"""How far beyond the scale of ratings, as a share of its width, scores of ratings may lie."""
-MAX_SHIFT = 0.25
-"""How far their mean may lie from that of the ratings, as a share of the width."""
 MAP_PARTS, MAX_MAP_ROWS = 5, 200_000
-
-
-def score_file(path: str | PathLike[str], data: Dataset) -> pl.DataFrame:
-    """A CSV or Parquet file of scores (user_id, item_id, score) or of recommendations (rank)."""
-    if is_parquet(path):
-        return read_parquet(path)
-    frame = read_delimited(path)
-    ids = {"user_id": data.user_ids, "item_id": data.item_ids}
-    numbers = tuple(name for name in ("score", "rank") if name in frame.columns)
-    columns = (*ids, *(numbers or ("score",)))
-    require_columns(frame, columns, Origin(path))
-    text = [name for name, own in ids.items() if own.ids.dtype == pl.String]
-    return typed_columns(frame.select(columns), text)
 
 
 @dataclass(frozen=True)
@@ -68,10 +53,10 @@ class AuditedModel:
         if isinstance(model, AuditedModel):
             return model
         if isinstance(model, str | PathLike):
-            table = _score_table(score_file(model, data), data, str(model))
-            return cls(table, {}, Path(model).stem)
+            table = ScoreTable.of(score_file(model, data), str(model))
+            return cls(table.within(data), {}, Path(model).stem)
         if is_table(model):
-            return cls(_score_table(model, data, "scores"), {}, "scores")
+            return cls(ScoreTable.of(model).within(data), {}, "scores")
         if isinstance(model, type):
             raise InputError("an audit needs a model", found=f"the class {model.__name__}")
         asked = as_predictor(model)
@@ -136,33 +121,8 @@ class AuditedModel:
         for start in range(0, len(rows), CHUNK):
             part = slice(start, min(start + CHUNK, len(rows)))
             pair = rows.users.decode(rows.user[part]), rows.items.decode(rows.item[part])
-            found[part] = self._asked(*pair)
+            found[part] = finite_scores(self.model, *pair, self.label)
         return unit_labels(found) if self.signed else found
-
-    def _asked(self, users: pl.Series, items: pl.Series) -> np.ndarray:
-        try:
-            given = np.asarray(
-                unit_scores(self.model, users.to_numpy(), items.to_numpy()), np.float64
-            )
-        except (TypeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"{self.label} could not score the rows", found=str(error)[:100]
-            ) from error
-        if given.shape != (users.len(),):
-            raise InputError(
-                f"{self.label} must give one score per pair",
-                found=f"an array of shape {given.shape}",
-                expected=f"({users.len()},)",
-            )
-        bad = np.flatnonzero(~np.isfinite(given))
-        if bad.size:
-            raise InputError(
-                f"scores of {self.label} must be finite numbers ({bad.size:,} are not)",
-                found=f"{given[bad[0]]} for user {users[int(bad[0])]}, item {items[int(bad[0])]}",
-            )
-        return given
 
     def trained_on(self, rows: Interactions) -> np.ndarray:
         """Which rows the fit says it has learned from; a model that cannot say: none."""
@@ -196,7 +156,8 @@ class AuditedModel:
         def ask(users: np.ndarray) -> np.ndarray:
             user = data.user_ids.decode(np.repeat(users, data.n_items))
             item = data.item_ids.decode(np.tile(np.arange(data.n_items), users.size))
-            return self._asked(user, item).reshape(users.size, data.n_items)
+            found = finite_scores(self.model, user, item, self.label)
+            return found.reshape(users.size, data.n_items)
 
         return ask
 
@@ -206,21 +167,6 @@ class AuditedModel:
         report = getattr(self.model, "report_", None) or {}
         trained = {key: value for key, value in report.items() if isinstance(value, PLAIN)}
         return {"name": name, "method": self.label, "settings": settings, "training": trained}
-
-
-def _score_table(given: Any, data: Dataset, name: str) -> ScoreTable:
-    """A table of scores; pairs of users or items that the data lack are left out."""
-    table = ScoreTable.of(given, name)
-    frame = table.frame
-    sides = (("user_id", data.user_ids), ("item_id", data.item_ids))
-    known = np.all([ids.encode(frame[key]) >= 0 for key, ids in sides], axis=0)
-    if not known.any():
-        raise table.origin.error(
-            "no pair of the table is in the data set",
-            found=f"{frame['user_id'][0]}, {frame['item_id'][0]}",
-            expected=f"ids of {data.name}, of type {data.user_ids.ids.dtype} and {data.item_ids.ids.dtype}",
-        )
-    return ScoreTable(frame.filter(known), table.origin)
 
 
 def names_of(
@@ -252,27 +198,6 @@ def check_comparable(model: AuditedModel, against: AuditedModel, split_given: bo
                 expected="one split for both",
                 hint="Train both alike, or pass the split that holds for both.",
             )
-
-
-def outcome_scale(score: np.ndarray, outcome: np.ndarray, scale: RatingScale) -> ScoreScale:
-    """Which scale scores are on: nearly all within it, and their mean not far from that of the
-    ratings.
-
-    outcome: the ratings scaled to [0, 1]. Where both scales fit, as for ratings from 0 to 1, they
-    are the same.
-    """
-    width = scale.high - scale.low
-    for name, low, span in (("rating", scale.low, width), ("unit", 0.0, 1.0)):
-        unit = (score - low) / span
-        inside = np.mean((unit >= -MARGIN) & (unit <= 1.0 + MARGIN)) >= 0.99
-        if inside and abs(float(unit.mean()) - float(outcome.mean())) <= MAX_SHIFT:
-            return name  # type: ignore[return-value]
-    return "other"
-
-
-def to_unit(score: np.ndarray, kind: ScoreScale, scale: RatingScale) -> np.ndarray:
-    """Scores of ratings on [0, 1]; those of a model that leaves the scale may be outside."""
-    return (score - scale.low) / (scale.high - scale.low) if kind == "rating" else score
 
 
 def isotonic_map(

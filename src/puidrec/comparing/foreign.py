@@ -17,16 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from puidrec.auditing.models import outcome_scale, score_file, to_unit
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.schema import Origin, to_polars, with_our_names
+from puidrec.data.sources.formats import score_file
 from puidrec.data.split import Split
 from puidrec.evaluation.any_model import (
     ScoreTable,
     as_predictor,
     is_table,
+    known_pairs,
+    outcome_scale,
     recommendations,
     require_lists,
+    to_unit,
     unit_scores,
 )
 from puidrec.evaluation.metrics import higher_is_better
@@ -68,28 +71,24 @@ class Foreign:
         origin = Origin(name)
         frame = with_our_names(to_polars(given, origin))
         if recommendations(frame, name) is None:
-            frame = ScoreTable.of(frame, name).frame
+            table: Any = ScoreTable.of(frame, name)
+            frame = table.frame
         else:
             metrics = [metric for metric in metrics if metric.startswith(UNSEEN)] or metrics
             require_lists(metrics)
-            frame = frame.select("user_id", "item_id", "rank")
-        sides = ((data.user_ids, "user_id"), (data.item_ids, "item_id"))
-        known = np.all([ids.encode(frame[key]) >= 0 for ids, key in sides], axis=0)
-        if not known.any():
-            raise origin.error(
-                "no pair of the table is in the data set",
-                found=f"{frame['user_id'][0]}, {frame['item_id'][0]}",
-                expected=" and ".join(f"{key} of type {ids.ids.dtype}" for ids, key in sides),
-            )
+            table = frame = frame.select("user_id", "item_id", "rank")
+        known = known_pairs(frame, data, origin)
         lost = int((~known).sum())
         words = f"; {lost:,} of its {known.size:,} rows are of users or items that the data lack"
         content = hashlib.sha256(frame.write_csv().encode()).hexdigest()
-        return cls(name, frame, tuple(metrics), ELSEWHERE + (words if lost else ""), content)
+        return cls(name, table, tuple(metrics), ELSEWHERE + (words if lost else ""), content)
 
     def check(self, test: Interactions) -> None:
         """Refuse a table that lacks scores of test rows, before anything is trained."""
-        if is_table(self.given) and not all(name.startswith(UNSEEN) for name in self.metrics):
-            self._scores(self.given, test)
+        if isinstance(self.given, ScoreTable) and not all(
+            name.startswith(UNSEEN) for name in self.metrics
+        ):
+            _scores(self.given, test)
 
     def on(self, split: Split, seed: int) -> tuple[Any, tuple[str, ...]]:
         """The model by which the test rows of a split are scored, and what it can be measured by.
@@ -100,10 +99,10 @@ class Foreign:
         errors = {name for name in self.metrics if not higher_is_better(name)}
         if not errors or not len(split.test):
             return model, self.metrics
-        scale, score = split.test.scale, self._scores(model, split.test)
+        scale, score = split.test.scale, _scores(model, split.test)
         kind = outcome_scale(score, scale.unit(split.test.rating), scale)
         if kind == "rating":
-            ask = self._predictor(model).predict
+            ask = model.predict
             model = as_predictor(lambda users, items: to_unit(ask(users, items), kind, scale))
         kept = [name for name in self.metrics if kind != "other" or name not in errors]
         return model, tuple(kept)
@@ -118,12 +117,10 @@ class Foreign:
         found = model.fit(split.train.to_frame())
         return found if hasattr(found, "predict") else model
 
-    def _scores(self, model: Any, rows: Interactions) -> np.ndarray:
-        pairs = rows.users.decode(rows.user).to_numpy(), rows.items.decode(rows.item).to_numpy()
-        return np.asarray(unit_scores(self._predictor(model), *pairs), np.float64)
 
-    def _predictor(self, model: Any) -> Any:
-        return ScoreTable.of(model, self.name) if is_table(model) else model
+def _scores(model: Any, rows: Interactions) -> np.ndarray:
+    pairs = rows.users.decode(rows.user).to_numpy(), rows.items.decode(rows.item).to_numpy()
+    return np.asarray(unit_scores(model, *pairs), np.float64)
 
 
 def is_refitted(given: Any) -> bool:

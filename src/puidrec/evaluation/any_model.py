@@ -1,18 +1,24 @@
-"""Metrics for models of other packages: anything with `predict`, a table of scores, a table of
-recommendations."""
+"""Models of other packages: anything with `predict`, a function of pairs, a table of scores, a table
+of recommendations.
+
+Scores may be on another scale than ratings (an implicit ALS, logits): `outcome_scale` finds out
+which.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import polars as pl
 
+from puidrec.data.dataset import Dataset
 from puidrec.data.schema import (
     Frame,
     Origin,
+    RatingScale,
     check_ids,
     check_number,
     require_columns,
@@ -22,6 +28,13 @@ from puidrec.data.schema import (
 )
 from puidrec.errors import InputError
 from puidrec.evaluation.unseen_items import UNSEEN
+
+ScoreScale = Literal["unit", "rating", "other"]
+"""Ratings scaled to [0, 1], the data set's own ratings, or neither."""
+MARGIN = 0.25
+"""How far beyond the scale of ratings, as a share of its width, scores of ratings may lie."""
+MAX_SHIFT = 0.25
+"""How far their mean may lie from that of the ratings, as a share of the width."""
 
 
 class Predictor(Protocol):
@@ -37,6 +50,50 @@ def unit_scores(model: Predictor, users: Any, items: Any) -> Any:
     return model.predict(
         users, items, **({"scale": "unit"} if hasattr(model, "rating_scale_") else {})
     )
+
+
+def finite_scores(model: Predictor, users: pl.Series, items: pl.Series, name: str) -> np.ndarray:
+    """`unit_scores`, float64; refused unless it is one finite number per pair."""
+    try:
+        given = np.asarray(unit_scores(model, users.to_numpy(), items.to_numpy()), np.float64)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{name} could not score the rows", found=str(error)[:100]) from error
+    if given.shape != (users.len(),):
+        raise InputError(
+            f"{name} must give one score per pair",
+            found=f"an array of shape {given.shape}",
+            expected=f"({users.len()},)",
+        )
+    bad = np.flatnonzero(~np.isfinite(given))
+    if bad.size:
+        raise InputError(
+            f"scores of {name} must be finite numbers ({bad.size:,} are not)",
+            found=f"{given[bad[0]]} for user {users[int(bad[0])]}, item {items[int(bad[0])]}",
+        )
+    return given
+
+
+def outcome_scale(score: np.ndarray, outcome: np.ndarray, scale: RatingScale) -> ScoreScale:
+    """Which scale scores are on: nearly all within it, and their mean not far from that of the
+    ratings.
+
+    outcome: the ratings scaled to [0, 1]. Where both scales fit, as for ratings from 0 to 1, they
+    are the same.
+    """
+    width = scale.high - scale.low
+    for name, low, span in (("rating", scale.low, width), ("unit", 0.0, 1.0)):
+        unit = (score - low) / span
+        inside = np.mean((unit >= -MARGIN) & (unit <= 1.0 + MARGIN)) >= 0.99
+        if inside and abs(float(unit.mean()) - float(outcome.mean())) <= MAX_SHIFT:
+            return name  # type: ignore[return-value]
+    return "other"
+
+
+def to_unit(score: np.ndarray, kind: ScoreScale, scale: RatingScale) -> np.ndarray:
+    """Scores of ratings on [0, 1]; those of a model that leaves the scale may be outside."""
+    return (score - scale.low) / (scale.high - scale.low) if kind == "rating" else score
 
 
 def is_table(given: Any) -> bool:
@@ -79,6 +136,12 @@ class ScoreTable:
         """Check a caller's table; a pair may be there once only."""
         return cls(_pairs_of(table, Origin(name), "score"), Origin(name))
 
+    def within(self, data: Dataset) -> ScoreTable:
+        """Without pairs of users or items that the data lack."""
+        return ScoreTable(
+            self.frame.filter(known_pairs(self.frame, data, self.origin)), self.origin
+        )
+
     def predict(self, users: Any, items: Any) -> np.ndarray:
         """The scores of pairs; refused where the table has none."""
         asked = pl.DataFrame({"user_id": users, "item_id": items})
@@ -119,6 +182,20 @@ def recommendations(table: Frame, name: str = "recommendations") -> pl.DataFrame
         return None
     clean = _pairs_of(frame, origin, "rank")
     return clean.sort("user_id", "rank", maintain_order=True).select("user_id", "item_id")
+
+
+def known_pairs(frame: pl.DataFrame, data: Dataset, origin: Origin) -> np.ndarray:
+    """Which pairs of a table are of users and items of the data; refused where none is."""
+    sides = (("user_id", data.user_ids), ("item_id", data.item_ids))
+    known: np.ndarray = np.all([ids.encode(frame[key]) >= 0 for key, ids in sides], axis=0)
+    if not known.any():
+        raise origin.error(
+            "no pair of the table is in the data set",
+            found=f"{frame['user_id'][0]}, {frame['item_id'][0]}",
+            expected=f"ids of {data.name}, of type "
+            + " and ".join(str(ids.ids.dtype) for _, ids in sides),
+        )
+    return known
 
 
 def require_lists(metrics: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,14 @@ from scipy import sparse
 
 from puidrec.atomic import write_json, write_text
 from puidrec.data.dataset import Dataset
-from puidrec.data.schema import POLARS_ERRORS, Origin, check_number, reject, short_reason
+from puidrec.data.schema import (
+    POLARS_ERRORS,
+    Origin,
+    check_number,
+    reject,
+    require_columns,
+    short_reason,
+)
 from puidrec.data.sources.reading import (
     AnyPath,
     as_text,
@@ -30,6 +38,7 @@ from puidrec.data.sources.reading import (
     parse_delimited,
     read_arrays,
     read_bytes,
+    read_delimited,
     read_parquet,
     typed_columns,
 )
@@ -98,6 +107,19 @@ def read_table(
                     expected=expected,
                 )
     return pl.concat([part for _, part in parts], how="vertical_relaxed")
+
+
+def score_file(path: str | PathLike[str], data: Dataset) -> pl.DataFrame:
+    """A CSV or Parquet file of scores (user_id, item_id, score) or of recommendations (rank)."""
+    if is_parquet(path):
+        return read_parquet(path)
+    frame = read_delimited(path)
+    ids = {"user_id": data.user_ids, "item_id": data.item_ids}
+    numbers = tuple(name for name in ("score", "rank") if name in frame.columns)
+    columns = (*ids, *(numbers or ("score",)))
+    require_columns(frame, columns, Origin(path))
+    text = [name for name, own in ids.items() if own.ids.dtype == pl.String]
+    return typed_columns(frame.select(columns), text)
 
 
 def column_names(path: Path) -> list[str] | None:
