@@ -1,5 +1,5 @@
-"""Rules of the tests themselves: each can fail, none times the code, and they lie where the code
-lies."""
+"""Rules of the tests themselves (each can fail, none times the code, and they lie where the code
+lies), and of the size of what they test."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def checks(node: ast.AST) -> bool:
     return asserts or bool(names & CHECKS) or any(name.startswith("assert_") for name in names)
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    yield from (node for node in ast.walk(tree) if isinstance(node, kinds))
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,17 @@ def test_no_test_reads_the_clock_or_patches_defaults(trees: dict[Path, ast.Modul
 
 def test_no_example_has_a_deadline() -> None:
     assert settings().deadline is None
+
+
+def test_functions_and_modules_can_be_read_at_once() -> None:
+    """A function fits on a screen with its docstring, a module is one idea."""
+    long = []
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found = functions(ast.parse(text))
+        long += [f"{path}::{f.name}" for f in found if (f.end_lineno or 0) - f.lineno >= 60]
+        long += [str(path)] if text.count("\n") > 500 else []
+    assert not long, "\n".join(long)
 
 
 def test_every_folder_of_the_package_has_its_tests() -> None:

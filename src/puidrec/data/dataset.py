@@ -242,18 +242,7 @@ class Dataset:
         )
         maps = {side: IdMap(ids) for side, ids in tables.ids.items()}
         parts = {
-            key: Interactions(
-                coded_pairs(
-                    frame,
-                    maps["users"].encode(frame["user_id"]),
-                    maps["items"].encode(frame["item_id"]),
-                    duplicates,
-                    tables.origins[key],
-                ),
-                maps["users"],
-                maps["items"],
-                tables.scale,
-            )
+            key: _coded(frame, maps, tables.scale, duplicates, tables.origins[key])
             for key, frame in tables.rated.items()
         }
         _require_signal(parts["logged"], tables.origins["logged"])
@@ -451,6 +440,19 @@ def _content(column: pl.Series) -> bytes:
     if isinstance(column.dtype, pl.List):
         column = column.list.join("\x1e")
     return "\x1f".join(column.fill_null("\x00").to_list()).encode()
+
+
+def _coded(
+    frame: pl.DataFrame,
+    maps: Mapping[str, IdMap],
+    scale: RatingScale,
+    duplicates: Duplicates,
+    origin: Origin,
+) -> Interactions:
+    """The rows of a checked table under the codes of their users and items."""
+    users, items = maps["users"], maps["items"]
+    user, item = users.encode(frame["user_id"]), items.encode(frame["item_id"])
+    return Interactions(coded_pairs(frame, user, item, duplicates, origin), users, items, scale)
 
 
 def _require_signal(logged: Interactions, origin: Origin) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from puidrec.data.row_matrix import row_hashes
 from puidrec.data.tables import pair_matrix
-from puidrec.evaluation.unseen_items import find_liked
+from puidrec.evaluation.unseen_items import Found, find_liked
 from puidrec.losses.pair_loss import Objective, UnseenLoss
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.unseen import constant
@@ -87,7 +87,6 @@ def choose_for_likes(
     hits: dict[Setting, np.ndarray] = {}
 
     def hits_of(one: Setting) -> np.ndarray:
-        """weight · hit of every held-out like, over the sum of weights."""
         if one not in tried:
             own = replace(prepared, settings=settings.replace(dim=one.dim))
             found = find_liked(
@@ -96,11 +95,7 @@ def choose_for_likes(
                 [(kept, item[~held])],
                 K,
             )
-            inverse, shares = found.weight("popularity"), {}
-            for name, power in POWERS.items():
-                share = found.within(K) * inverse**power / np.sum(inverse**power)
-                hits.setdefault(one, share)  # the first one chooses
-                shares[name] = round(float(share.sum()), 5)
+            hits[one], shares = _weighted(found)
             tried[one] = {**one._asdict(), **shares}
             if told is not None:
                 told(one.dim, -shares[CHOOSES])
@@ -124,6 +119,17 @@ def choose_for_likes(
     return LikesChoice(
         now.dim, now.l2_factor, error, unseen_weight=now.unseen_weight, judged=tuple(tried.values())
     )
+
+
+def _weighted(found: Found) -> tuple[np.ndarray, dict[str, float]]:
+    """weight · hit of every held-out like, over the sum of the weights that choose; and its sum by
+    each of `POWERS`."""
+    inverse = found.weight("popularity")
+    hits = {
+        name: found.within(K) * inverse**power / np.sum(inverse**power)
+        for name, power in POWERS.items()
+    }
+    return hits[CHOOSES], {name: round(float(hit.sum()), 5) for name, hit in hits.items()}
 
 
 def _fitted(

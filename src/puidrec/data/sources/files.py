@@ -57,15 +57,12 @@ def load(
     """Load the caller's own tables; a path given by name wins over what the folder holds.
 
     Each may be Parquet (also a folder of parts, or a pattern), CSV and its kin, JSON lines,
-    RecBole's atomic files or a
-    CSR matrix. columns: our name → the files' name, such as `{"user_id": "uid", "rating":
-    "stars"}`; or, for logs without a header line, the names of their columns in order, `-` for one
-    to skip.
-    multi_valued: columns of the side tables whose text is a list, `drama|war`; they are never
-    guessed.
+    RecBole's atomic files or a CSR matrix.
+    columns: our name → the files' name, such as `{"user_id": "uid", "rating": "stars"}`; or, for
+    logs without a header line, the names of their columns in order, `-` for one to skip.
+    multi_valued: columns of the side tables whose text is a list, `drama|war`; never guessed.
     categorical: columns of numbers that are names of things, such as a postcode.
-    shards: a folder for a log larger than memory (Parquet): it is sorted there once and stays on
-    disk.
+    shards: a folder for a log larger than memory (Parquet), which is sorted into it once.
     overlap: whether uniform rows whose pair is in the log are dropped or kept.
     """
     given = {"logged": logged, "uniform": uniform, "users": users, "items": items}

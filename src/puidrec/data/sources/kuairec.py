@@ -121,17 +121,8 @@ def load(
     block = LabelBlock.read_csv(file) if file.name == SMALL else LabelBlock.read_npz(file)
     if log == "synthesised":
         logged, uniform = draw_log(block, p_positive, p_negative, evaluation, rng)
-        kept = f"{1 - max(p_positive, p_negative):g}"
-        notes = {
-            "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} "
-            "if negative",
-            "evaluation": evaluation,
-            "uniform": "pairs outside the log, thinned so that each pair is kept with "
-            f"probability {kept} whatever its label"
-            if evaluation == "held-out"
-            else "every labelled pair, those of the log included",
-        }
         parts = block.rows(logged), block.rows(uniform)
+        notes = _drawn_notes(p_positive, p_negative, evaluation)
     else:
         parts = _big_rows(folder), block.rows(block.candidates)
         notes = {
@@ -156,6 +147,20 @@ def load(
             **notes,
         },
     )
+
+
+def _drawn_notes(p_positive: float, p_negative: float, evaluation: Evaluation) -> dict[str, str]:
+    """How `draw_log` drew."""
+    kept = f"{1 - max(p_positive, p_negative):g}"
+    return {
+        "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} "
+        "if negative",
+        "evaluation": evaluation,
+        "uniform": "pairs outside the log, thinned so that each pair is kept with "
+        f"probability {kept} whatever its label"
+        if evaluation == "held-out"
+        else "every labelled pair, those of the log included",
+    }
 
 
 def draw_log(
