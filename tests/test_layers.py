@@ -133,7 +133,7 @@ def complaints(name: str, source: str) -> Iterator[str]:
     package = ["puidrec", *name.split(".")[:-1]]
     for target in imports(source, package):
         if target in GROUPS:
-            continue  # the name of a group of entry points, in quotes; a module is never imported whole
+            continue  # the name of a group of entry points; a module is never imported whole
         if own in ARRAYS_ONLY and (target == "torch" or target.startswith("torch.")):
             yield f"{name} imports {target}: it should see arrays only"
         if not target.startswith("puidrec."):

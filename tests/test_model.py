@@ -490,7 +490,8 @@ def test_without_a_protocol_every_uniform_row_is_used_and_none_may_test(
 
 
 class TestScikitLearn:
-    """A log is one table, `rating` in it: scikit-learn's tools take it without a second argument."""
+    """A log is one table, `rating` in it: scikit-learn's tools take it without a second
+    argument."""
 
     @pytest.fixture
     def log(self, data) -> pl.DataFrame:

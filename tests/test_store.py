@@ -294,7 +294,8 @@ def test_models_written_before_descriptions_were_bound_still_load(folder) -> Non
 
 
 def resave(folder, **changes):
-    """Well-formed files of this format whose tensors are not those of a model; None leaves one out."""
+    """Well-formed files of this format whose tensors are not those of a model; None leaves one
+    out."""
     good = load_checkpoint(folder / TENSORS)
     tensors = {
         name: tensor for name, tensor in {**good.tensors, **changes}.items() if tensor is not None

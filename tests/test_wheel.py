@@ -31,7 +31,8 @@ SESSION = """
 import puidrec as pr
 
 data = pr.load_dataset("simulated", n_users=60, n_items=40, n_rows=500, seed=0)
-one, other = (pr.Recommender(name, dim=3, l2=0.1, epochs=3, propensity="cells", rng=0).fit(data) for name in ("mf", "ips"))
+settings = {"dim": 3, "l2": 0.1, "epochs": 3, "propensity": "cells", "rng": 0}
+one, other = (pr.Recommender(name, **settings).fit(data) for name in ("mf", "ips"))
 one.save("model")
 assert pr.Recommender.load("model").recommend([0], k=3).height == 3
 pr.audit(one, data, against=other, replicates=5).to_html("audit.html")

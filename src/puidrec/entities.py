@@ -58,7 +58,7 @@ def one_id(ids: Any, what: str) -> Any:
 
 
 def listed_ids(ids: Any, what: str) -> Any:
-    """Ids as a container that has a length, a single id as a list of it; anything else is refused."""
+    """Ids as a container that has a length, a single id as a list of it; all else is refused."""
     if is_single_id(ids):
         return [ids.item() if isinstance(ids, np.ndarray) else ids]
     ids = plain_ids(ids)
@@ -164,7 +164,8 @@ class Entities:
             raise origin.error(
                 f"the model reads no {side} features",
                 found=f"it was trained without: {key} alone is known to it",
-                hint=f"Train on {side} features, with a backbone that reads them (mf-linear, mf-mlp).",
+                hint=f"Train on {side} features, with a backbone that reads them "
+                "(mf-linear, mf-mlp).",
             )
         clean = clean_side(table, key, origin)
         require_same_type(clean[key], self.ids, origin)

@@ -67,7 +67,7 @@ class NoValueWarning(PuidWarning):
 
 
 class FutureRowsWarning(PuidWarning):
-    """A log with timestamps was divided at random, so that some training rows lie after test rows."""
+    """A log with timestamps was divided at random: some training rows lie after test rows."""
 
 
 def not_fitted(what: str) -> PuidError:

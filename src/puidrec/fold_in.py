@@ -85,7 +85,7 @@ chooses."""
 
 
 class BySeen(NamedTuple):
-    """Users' factors by the items they saw: offset + x · weight, and how users differ beyond that."""
+    """Users' factors by the items they saw: offset + x · weight, and how users differ beyond."""
 
     offset: np.ndarray
     weight: np.ndarray
@@ -93,7 +93,7 @@ class BySeen(NamedTuple):
 
     @classmethod
     def of(cls, users: np.ndarray, items: np.ndarray, seen: Rows) -> BySeen:
-        """The ridge whose users are predicted best without themselves, in squared error of scores."""
+        """The ridge that predicts users best without themselves, in squared error of scores."""
         x, mean = _sums_of_seen(seen, items), users.mean(0)
         centre, size = x.mean(0), np.maximum(x.std(0), 1e-9)
         u, s, axes = np.linalg.svd((x - centre) / size, full_matrices=False)
@@ -137,7 +137,7 @@ def _directions(deviations: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Prior:
-    """What factors of one side are before any row is seen: mean + basis · z, with a penalty ρ ‖z‖²."""
+    """What factors of a side are before any row is seen: mean + basis · z, with penalty ρ ‖z‖²."""
 
     mean: np.ndarray
     """Of each entity of the model, [n, d]."""
@@ -188,7 +188,7 @@ def solve(x: np.ndarray, rows: Rows, target: np.ndarray, penalty: float) -> np.n
 
 
 def scores_at(left: np.ndarray, right: np.ndarray, u: np.ndarray, i: np.ndarray) -> np.ndarray:
-    """⟨left_u, right_i⟩ of pairs, in double precision, as many at once as stay near the processor."""
+    """⟨left_u, right_i⟩ of pairs in double precision, as many at once as fit into the cache."""
     found = np.zeros(u.size)
     step = max(1, CELLS // (8 * left.shape[1]))
     for start in range(0, u.size, step):
@@ -230,7 +230,7 @@ def own_l2(model: Recommender, side: Side) -> Prior | None:
 
 
 def _population(model: Recommender, side: Side) -> Prior:
-    """Entities drawn like those of training: their mean, and the directions in which they differ."""
+    """Entities drawn like those of training: their mean and the directions they differ in."""
     factors = Entities.of(model, side).factors.astype(np.float64)
     mean, by_seen = factors.mean(0), None
     noise = float(model.report_.get("training_mse", DEFAULT_NOISE))
@@ -357,7 +357,7 @@ def _keep_own(model: Recommender, prior: Prior, side: Side) -> None:
 
 
 def partial_update(model: Recommender, table: Frame) -> dict[str, Any]:
-    """Solve the users and items of new rows again, in place; returns what was done, for the report."""
+    """Solve the users and items of new rows again, in place; returns a report of what was done."""
     require_foldable(model)
     frame = read_history(model, table, "new rows")
     fresh = ~model.trained_on(frame["user_id"], frame["item_id"])
@@ -433,7 +433,7 @@ def updated_sides(
 
 
 def training_mse(model: Recommender, rows: Interactions) -> float:
-    """Mean squared error on training rows, ratings on 0..1: what folding users in takes for noise."""
+    """Mean squared error on training rows, ratings on 0..1: folding users in takes it for noise."""
     scores = scores_at(model.user_factors_, model.item_factors_, rows.user, rows.item)
     errors = scores - model.rating_scale_.unit(rows.rating)
     return round(float(np.mean(errors**2)) if len(rows) else 0.0, 6)

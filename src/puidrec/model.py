@@ -312,7 +312,7 @@ class Recommender:
         return CALIBRATED in self.parameters_
 
     def logged_pairs(self) -> PairsByUser:
-        """All pairs of the log, those held out from training too: what nobody is recommended again."""
+        """All pairs of the log, those held out from training too: nobody gets them again."""
         self._fitted()
         if self.held_out_ is None:
             return self.seen_
@@ -474,8 +474,8 @@ class Recommender:
             "no uniform ratings calibrated this model, and the log alone cannot tell",
             found=self.settings.method,
             expected="spectrum, fitted with uniform ratings",
-            hint="Give uniform interactions: some 50 ratings of items drawn at random. A model that "
-            "took rows in since its fit (fold_in, partial_fit) has no intervals.",
+            hint="Give uniform interactions: some 50 ratings of items drawn at random. A model "
+            "that took rows in since its fit (fold_in, partial_fit) has no intervals.",
         )
 
     def _fitted(self) -> Self:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def named(place: Any) -> Any:
-    """What a row names as `module:name`, imported when asked for; anything else is what is meant."""
+    """What a row names as `module:name`, imported when asked for; all else is what is meant."""
     if not isinstance(place, str):
         return place
     module, _, name = place.partition(":")
@@ -103,7 +103,8 @@ class Registry(Mapping[str, T]):
                 f"two plug-ins share the name in {self.group}",
                 found=name,
                 expected="one",
-                hint=f"Remove one of {' and '.join(f'{value} ({owner})' for value, owner in sorted(own))}.",
+                hint="Remove one of "
+                f"{' and '.join(f'{value} ({owner})' for value, owner in sorted(own))}.",
             )
         return self._adapted(next(iter(own.values())))
 
@@ -113,7 +114,8 @@ class Registry(Mapping[str, T]):
         except Exception as error:  # whatever the plug-in raises on import: say whose it is
             reason = one_line(f"{type(error).__name__}: {error}")[:200]
             raise InputError(
-                f"plug-in {point.name} of {_owner(point)} cannot be imported from {point.value} ({reason})",
+                f"plug-in {point.name} of {_owner(point)} cannot be imported from {point.value} "
+                f"({reason})",
                 hint="Reinstall or remove the package.",
             ) from error
         row = self._adapt(point.name, loaded)

@@ -67,7 +67,7 @@ class Asked(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Candidates:
-    """Items that may be recommended, by code; and the pairs that may, where the caller named them."""
+    """Items that may be recommended, by code; and the pairs that may, if the caller named them."""
 
     items: np.ndarray
     n_items: int
@@ -257,7 +257,8 @@ def _path(model: Recommender, features: Features) -> dict[str, torch.Tensor]:
         raise InputError(
             "stable recommendations need a path along Γ",
             found=model.settings.method,
-            expected="a spectrum model of a log with rating levels, nothing folded in since its fit",
+            expected="a spectrum model of a log with rating levels, nothing folded in since "
+            "its fit",
         )
     if any(table is not None for table in features):
         raise InputError(

@@ -106,7 +106,7 @@ Own = TypeVar("Own", bound=MethodParams)
 
 
 class Settings(BaseModel):
-    """How a recommender is trained: what all methods share, and what the method alone has (`own`)."""
+    """How a recommender is trained: what all methods share, and what this one alone has (`own`)."""
 
     # what is not declared here must be a parameter of the method's own: `_check_own`
     model_config = ConfigDict(
@@ -141,7 +141,8 @@ class Settings(BaseModel):
     )
     gamma: str | float = Field(
         "auto",
-        description="A Γ rule, a number, certified or learned (both by uniform rows), or auto (as the method needs).",
+        description="A Γ rule, a number, certified or learned (both by uniform rows), or auto "
+        "(as the method needs).",
     )
     alpha: float | None = Field(
         None, ge=0, description="User-side weight of the Γ rule; None: the rule's own."
@@ -157,22 +158,26 @@ class Settings(BaseModel):
     )
     adjust: bool | None = Field(
         None,
-        description="signed, sharp: weigh seen pairs by inverse propensity; None: where the model has no IDs.",
+        description="signed, sharp: weigh seen pairs by inverse propensity; None: where the model "
+        "has no IDs.",
     )
     liked: bool | None = Field(
         None,
-        description="People pick what they like (False: dislike); None: signed assumes it, spectrum asks the log.",
+        description="People pick what they like (False: dislike); None: signed assumes it, "
+        "spectrum asks the log.",
     )
     warm_start: bool = Field(True, description="Benchmarked methods start at the benchmark.")
     solver: Literal["auto", "least-squares", "adam"] = Field(
         "auto",
-        description="least-squares: to the optimum; adam: with early stopping; auto: adam only where the first cannot.",
+        description="least-squares: to the optimum; adam: with early stopping; auto: adam only "
+        "where the first cannot.",
     )
     epochs: int = Field(300, ge=1, description="Most passes over the log (least-squares: sweeps).")
     patience: int = Field(
         50,
         ge=0,
-        description="adam: epochs without a better smoothed score before stopping (every 5th is judged); 0 runs all.",
+        description="adam: epochs without a better smoothed score before stopping (every 5th is "
+        "judged); 0 runs all.",
     )
     lr: float = Field(0.02, gt=0, description="Adam's step size.")
     l2: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
@@ -182,7 +187,8 @@ class Settings(BaseModel):
     l2_features: float = Field(0.02, ge=0, description="L2 on feature weights, which are shared.")
     shrink_to: Literal["mf"] | None = Field(
         None,
-        description="What L2 pulls the vectors of weighted fits to: mf, the unweighted fit; None: 0.",
+        description="What L2 pulls the vectors of weighted fits to: mf, the unweighted fit; "
+        "None: 0.",
     )
     cross_fit: int = Field(
         0,
@@ -192,7 +198,8 @@ class Settings(BaseModel):
     )
     benchmark: Literal["own", "mf"] = Field(
         "own",
-        description="brd-*, bpuid-*: what they are measured against, the estimator without Γ or mf.",
+        description="brd-*, bpuid-*: what they are measured against, the estimator without Γ "
+        "or mf.",
     )
     metric: str = Field(
         "auto", description="Validation metric; auto: uauc where users have enough rows, else auc."

@@ -133,7 +133,8 @@ def test_the_tipping_point_is_where_the_chart_crosses_zero(found: AuditResult) -
 
 
 def test_the_truth_lies_within(simulation, good, poor, found: AuditResult) -> None:
-    """The true gap over all pairs lies in the envelope at the true Γ, and uniform rows estimate it."""
+    """The true gap over all pairs lies in the envelope at the true Γ, and uniform rows estimate
+    it."""
     truth = simulation.data.scale.unit(simulation.truth.matrix("rating"))
     gap = float(((poor.scores - truth) ** 2 - (good.scores - truth) ** 2).mean())
     values = found.to_dict()

@@ -21,7 +21,8 @@ from puidrec.model import Recommender
 
 
 class Memory:
-    """Learns every training rating by heart, and says the mean elsewhere; it can be trained again."""
+    """Learns every training rating by heart, and says the mean elsewhere; it can be trained
+    again."""
 
     fits: ClassVar[list[np.ndarray]] = []
 
@@ -46,7 +47,8 @@ class Memory:
 
 
 def test_every_row_is_judged_by_a_fit_that_did_not_see_it(simulation) -> None:
-    """A model that knows what it saw by heart is no better than the mean on the rows of an audit."""
+    """A model that knows what it saw by heart is no better than the mean on the rows of an
+    audit."""
     data = simulation.data
     Memory.fits.clear()
     memory = Memory().fit(data, data.split())

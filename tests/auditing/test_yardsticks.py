@@ -1,4 +1,5 @@
-"""Yardsticks for Γ: features and groups, scenarios by arithmetic, replaced ratings by brute force."""
+"""Yardsticks for Γ: features and groups, scenarios by arithmetic, replaced ratings by brute
+force."""
 
 from __future__ import annotations
 

@@ -179,7 +179,8 @@ from puidrec.cli.main import run
 outcomes = []
 for words in json.loads(sys.argv[1]):
     sys.argv, code = ["puid", *words, "--quiet"], None
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             run()
         except SystemExit as left:

@@ -25,7 +25,7 @@ try:
     run()
 except SystemExit as left:
     assert not left.code, left.code
-heavy = [name for name in ("torch", "polars", "numpy", "scipy", "matplotlib") if name in sys.modules]
+heavy = [name for name in "torch polars numpy scipy matplotlib".split() if name in sys.modules]
 print(heavy, file=sys.stderr)
 """
 
@@ -140,15 +140,17 @@ def test_help_is_fast_and_light(arguments: list[str]) -> None:
 TRAIN = """
 import gc, sys
 mine, out = sys.argv[1:]
-sys.argv = ["puid", "train", "--data", "files", "--logged", mine + "/logged.csv", "--uniform", mine + "/uniform.csv",
-            "--scale", "1,5", "--method", "mf", "--set", "epochs=3", "--set", "dim=2", "--out", out]
+sys.argv = ["puid", "train", "--data", "files", "--logged", mine + "/logged.csv",
+            "--uniform", mine + "/uniform.csv", "--scale", "1,5", "--method", "mf",
+            "--set", "epochs=3", "--set", "dim=2", "--out", out]
 from puidrec.cli.main import run
 try:
     run()
 except SystemExit as left:
     assert not left.code, left.code
-unused = ("scipy.optimize", "scipy.interpolate", "scipy.spatial", "scipy.stats", "sklearn", "pandas", "matplotlib",
-          "torch._dynamo", "puidrec.auditing.envelope", "puidrec.report.charts")
+unused = ("scipy.optimize", "scipy.interpolate", "scipy.spatial", "scipy.stats", "sklearn",
+          "pandas", "matplotlib", "torch._dynamo", "puidrec.auditing.envelope",
+          "puidrec.report.charts")
 found = [name for name in unused if name in sys.modules]
 print(found, gc.isenabled(), gc.get_freeze_count() > 100_000, file=sys.stderr)
 """

@@ -1,4 +1,5 @@
-"""Folders that commands write: one process at a time, and never over files that puid did not write."""
+"""Folders that commands write: one process at a time, and never over files that puid did not
+write."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def test_without_a_protocol_every_uniform_row_calibrates(puid, tmp_path: Path) -
 def test_a_model_that_stopped_before_its_optimum_is_told(puid) -> None:
     few = " ".join(puid("train", "--method", "mf", *SMALL, "--set", "epochs=2").out.split())
     assert (
-        "Not converged: phi of stage main stopped after 2 sweeps before the optimum; raise epochs or l2."
-        in few
+        "Not converged: phi of stage main stopped after 2 sweeps before the optimum; raise epochs "
+        "or l2." in few
     )
     assert "--set epochs=NUMBER" in few
     assert "Not converged" not in puid("train", "--method", "mf", *SMALL, "--set", "epochs=300").out
@@ -313,7 +313,8 @@ def test_a_broken_config_is_one_line(puid, tmp_path: Path) -> None:
     [
         (
             500,
-            "Γ was set by the default 1.1: only 23 uniform ratings held out for calibration, at least 50 are needed.",
+            "Γ was set by the default 1.1: only 23 uniform ratings held out for calibration, at "
+            "least 50 are needed.",
         ),
         (1400, "Γ was set by 66 uniform ratings held out for calibration."),
     ],

@@ -201,7 +201,8 @@ def test_sighup_takes_a_new_model_and_not_a_damaged_one(run_folder: Path) -> Non
 
 
 class Hostile:
-    """Clients that hold on to a server: one-byte chunks, heads, bodies and answers that never end."""
+    """Clients that hold on to a server: one-byte chunks, heads, bodies and answers that never
+    end."""
 
     HEAD = b"POST /recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -239,7 +240,8 @@ class Hostile:
         return one
 
     def _chunks(self, number: int) -> None:
-        """Every other one as fast as it goes, the others slowly; whoever is thrown out comes again."""
+        """Every other one as fast as it goes, the others slowly; whoever is thrown out comes
+        again."""
         many = b"1\r\n \r\n" * (10_000 if number % 2 else 1)
         while not self.stopped.is_set():
             with contextlib.suppress(OSError), self._connect(self.CHUNKED) as one:

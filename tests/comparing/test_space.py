@@ -1,4 +1,5 @@
-"""Random search: one space, one budget, the given settings first, and the validation score decides."""
+"""Random search: one space, one budget, the given settings first, and the validation score
+decides."""
 
 from __future__ import annotations
 

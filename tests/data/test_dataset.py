@@ -78,7 +78,8 @@ def test_a_data_set_and_its_parts_show_themselves_in_three_lines(tiny_data: Data
     rows, uniform = len(tiny_data.logged), len(tiny_data.uniform)
     assert repr(tiny_data).splitlines() == [
         "Dataset 'simulated': 60 users × 40 items, ratings 1 to 5",
-        f"  {rows:,} logged rows, {uniform:,} uniform rows ({600 - uniform:,} more are logged pairs: dropped)",
+        f"  {rows:,} logged rows, {uniform:,} uniform rows ({600 - uniform:,} more are logged "
+        "pairs: dropped)",
         "  features: 4 of users, 3 of items",
     ]
     assert (
@@ -91,7 +92,8 @@ def test_a_data_set_and_its_parts_show_themselves_in_three_lines(tiny_data: Data
     held_out = f"{len(split.propensity):,} uniform rows for propensities"
     assert repr(split).splitlines() == [
         f"Split by protocol 'rd', seed 7: {rows:,} training rows, {held_out}",
-        f"  {len(split.validation):,} validation rows (uniform), {len(split.test):,} test rows (uniform)",
+        f"  {len(split.validation):,} validation rows (uniform), {len(split.test):,} test rows "
+        "(uniform)",
     ]
     bare = repr(Dataset.from_frame(LOG))
     assert "no uniform rows" in bare

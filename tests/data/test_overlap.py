@@ -34,7 +34,8 @@ def keys(rows: Interactions) -> set[tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def tables() -> tuple[pl.DataFrame, pl.DataFrame]:
-    """A log and uniform rows of 40 users and 30 items; about a fifth of the uniform rows is logged."""
+    """A log and uniform rows of 40 users and 30 items; about a fifth of the uniform rows is
+    logged."""
     rng = np.random.default_rng(0)
     rating = rng.integers(1, 6, (40, 30))
     return table(rng.random((40, 30)) < 0.2, rating), table(rng.random((40, 30)) < 0.3, rating)

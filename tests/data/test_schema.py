@@ -176,7 +176,8 @@ def test_a_rating_rounded_past_its_scale_stays_on_it() -> None:
     ],
 )
 def test_a_scale_that_32_bits_cannot_hold_is_refused(scale: tuple[float, float], refusal) -> None:
-    """Ratings are kept in 32 bits: they would be all zeros, or all one value, and train to nothing."""
+    """Ratings are kept in 32 bits: they would be all zeros, or all one value, and train to
+    nothing."""
     rows = {"user_id": [1, 1, 2, 2], "item_id": [1, 2, 1, 2], "rating": [*scale, *scale]}
     for named in (None, scale):
         refusal(

@@ -31,7 +31,8 @@ STANDARD = (
     "confidence interval",
 )
 RIDDLES = re.compile(
-    r"\b(strangers?|set apart|at the door|times over|inside out|with an eye on|know nothing|equally fine)\b",
+    r"\b(strangers?|set apart|at the door|times over|inside out|with an eye on|know nothing"
+    r"|equally fine)\b",
     re.IGNORECASE,
 )
 OVERSTATED = (

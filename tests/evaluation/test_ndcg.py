@@ -1,4 +1,5 @@
-"""NDCG, recall, precision and MAP against scikit-learn, all orders of ties, and hand-worked lists."""
+"""NDCG, recall, precision and MAP against scikit-learn, all orders of ties, and hand-worked
+lists."""
 
 from __future__ import annotations
 

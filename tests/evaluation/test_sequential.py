@@ -1,4 +1,5 @@
-"""The sequential test: capital by hand, its level under continuous looking, and how soon it ends."""
+"""The sequential test: capital by hand, its level under continuous looking, and how soon it
+ends."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def test_weights_remove_what_propensities_explain():
 @pytest.mark.parametrize(("levels", "n"), [(1, 20), (5, 50), (5, 1000), (40, 100)])
 @pytest.mark.parametrize("clustered", [False, True])
 def test_nothing_hidden_is_rarely_called_hidden(levels, n, clustered):
-    """Logs with nothing hidden: 50 of them; more than 6 claims happen once in 100 if 5 % are wrong."""
+    """Logs with nothing hidden: 50 of them; more than 6 claims happen once in 100 if 5 % are
+    wrong."""
     rng, claims = np.random.default_rng([levels, n, clustered]), 0
     for _ in range(50):
         taste = rng.dirichlet(

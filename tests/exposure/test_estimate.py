@@ -1,4 +1,5 @@
-"""Log → evidence → p → Γ → bounds: the parts put together by hand, and the same from a log on disk."""
+"""Log → evidence → p → Γ → bounds: the parts put together by hand, and the same from a log on
+disk."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ def test_log_gamma_rises_in_q_and_falls_in_q0(q: float, other: float, q0: float)
 
 
 def test_events_are_levels_and_what_is_at_least_a_level_each_once() -> None:
-    """Of n levels, {r ≥ 2nd} is all but the first, and {r ≥ last} the last: neither is asked twice."""
+    """Of n levels, {r ≥ 2nd} is all but the first, and {r ≥ last} the last: neither is asked
+    twice."""
     assert ranges_of(2) == [(1, 2)]
     assert ranges_of(3) == [(0, 1), (1, 2), (2, 3)]
     assert ranges_of(5) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (2, 5), (3, 5)]

@@ -189,7 +189,8 @@ def test_what_cannot_be_written(
         assert "File too large" in failed(name, folder, disk, snapshot)
     if not os.path.ismount(disk):
         pytest.skip(
-            "mounting a small disk needs root; refused writes were tried, full and read-only disks were not"
+            "mounting a small disk needs root; refused writes were tried, full and read-only disks "
+            "were not"
         )
     assert mount("-o", "remount,ro", disk)
     assert "Read-only file system" in failed(name, folder, disk, snapshot)

@@ -37,7 +37,8 @@ weight = torch.nn.Parameter(torch.zeros(1))
 weight.grad = torch.zeros(1)
 torch.optim.Adam([weight], foreach=True).step()  # imports that each child would pay for again
 puidrec.fitting.CHECKPOINT_SECONDS = 0.0  # these runs are short
-STEPS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "tempfile.mkstemp", "tempfile.mkdtemp", "shutil.rmtree")
+STEPS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir",
+         "tempfile.mkstemp", "tempfile.mkdtemp", "shutil.rmtree")
 
 def kill_at(step, out):
     # Before the given step on the disk under a folder, counted from 1.
@@ -45,8 +46,8 @@ def kill_at(step, out):
 
     def hook(event, arguments):
         nonlocal taken
-        writes = event in STEPS or (event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_WRONLY)
-        if writes and str(arguments[0]).startswith(out):
+        opened = event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_WRONLY
+        if (event in STEPS or opened) and str(arguments[0]).startswith(out):
             taken += 1
             if taken == step:
                 os.kill(os.getpid(), signal.SIGKILL)

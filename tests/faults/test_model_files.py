@@ -1,4 +1,5 @@
-"""Mutated model files: a typed refusal, or a model that answers as before, and without much memory."""
+"""Mutated model files: a typed refusal, or a model that answers as before, and without much
+memory."""
 
 from __future__ import annotations
 

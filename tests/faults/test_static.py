@@ -159,6 +159,7 @@ def test_dependencies_have_no_known_holes(tmp_path: Path) -> None:
     found = _audited(seconds=120)
     if not found:
         pytest.skip(
-            "the database of pip-audit answered for one package, but not for all of them within two minutes"
+            "the database of pip-audit answered for one package, but not for all of them within "
+            "two minutes"
         )
     assert not [entry["name"] for entry in found if entry.get("vulns")]

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def data() -> Dataset:
-    """120 users of three groups like items of their own group; the first items of each are popular."""
+    """120 users of three groups like items of their own group; the first items of each are
+    popular."""
     rng = np.random.default_rng(0)
     own = np.arange(120)[:, None] % 3 == np.arange(60)[None, :] % 3
     popular = np.where(np.arange(60) < 12, 0.5, 0.12)
@@ -49,7 +50,8 @@ def test_what_the_caller_gives_is_not_chosen(data) -> None:
 
 
 def test_a_held_out_like_counts_as_unseen_where_it_is_looked_for(data, monkeypatch) -> None:
-    """The fits that are judged have no held-out like among their rows, and every tenth like is one."""
+    """The fits that are judged have no held-out like among their rows, and every tenth like is
+    one."""
     looked_for = []
     whole = likes.find_liked
 

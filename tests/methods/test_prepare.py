@@ -292,7 +292,8 @@ def test_what_needs_the_log_in_memory_is_refused(both, refusal) -> None:
 FIT = """
 import resource, sys
 from pathlib import Path
-import numpy as np, polars as pl, torch, scipy.optimize, sklearn.linear_model, torch.distributed.tensor
+import numpy as np, polars as pl, torch
+import scipy.optimize, sklearn.linear_model, torch.distributed.tensor
 from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset

@@ -17,11 +17,13 @@ from puidrec.settings import Settings
         (0, "the default 1.1: no uniform rating held out for calibration, at least 50 are needed"),
         (
             1,
-            "the default 1.1: only 1 uniform rating held out for calibration, at least 50 are needed",
+            "the default 1.1: only 1 uniform rating held out for calibration, at least 50 are "
+            "needed",
         ),
         (
             49,
-            "the default 1.1: only 49 uniform ratings held out for calibration, at least 50 are needed",
+            "the default 1.1: only 49 uniform ratings held out for calibration, at least 50 are "
+            "needed",
         ),
         (50, "50 uniform ratings held out for calibration"),
         (1234, "1,234 uniform ratings held out for calibration"),

@@ -204,7 +204,8 @@ def test_normalising_gives_a_global_gamma_something_to_do(prepare, main_problem)
 
 
 def normalised_worst_case_by_sorting(k, a, b):
-    """argmax over w in [a, b] of Σ w·k / Σ w, by trying every threshold of the sorted k: the oracle."""
+    """argmax over w in [a, b] of Σ w·k / Σ w, by trying every threshold of the sorted k: the
+    oracle."""
     order = torch.argsort(k, descending=True)
     c, low, high = (x[order].double() for x in (k, a, b))
     zero = torch.zeros(1, dtype=torch.float64)

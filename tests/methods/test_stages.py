@@ -231,7 +231,8 @@ from puidrec.model import Recommender
 fitting.CHECKPOINT_SECONDS, fitting.CHECKPOINT_SHARE = 0.0, float("inf")
 path, rng = Path(sys.argv[1]), random.Random(0)
 
-def killed_after(epochs):  # told when so many are done, we kill while the next ones run; more than five it does not do
+def killed_after(epochs):
+    # told when so many are done, we kill while the next ones run; more than five it does not do
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -242,7 +243,8 @@ def killed_after(epochs):  # told when so many are done, we kill while the next 
                 os.write(writer, b"x")
             if len(done) == epochs + 5:
                 signal.pause()
-        data = simulate("mixed", 40, 25, density=0.2, rng=3).data  # here: threads do not survive a fork
+        # here: threads do not survive a fork
+        data = simulate("mixed", 40, 25, density=0.2, rng=3).data
         options = {"epochs": 60, "dim": 3, "propensity": "cells", "l2": 0.02}
         Recommender("bpuid-dr", patience=0, **options).fit(data, checkpoint=path, progress=progress)
         os._exit(0)

@@ -140,7 +140,10 @@ def test_all_rank_is_signed_rd_as_gamma_grows(prepare, problem_after) -> None:
     assert losses(signed) == pytest.approx(losses(limit), rel=1e-6)
 
 
-CHOICE_OF_L2 = "dim and L2 are chosen by the error of held-out ratings, which says nothing where all are next to equal"
+CHOICE_OF_L2 = (
+    "dim and L2 are chosen by the error of held-out ratings, which says nothing where all are "
+    "next to equal"
+)
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ def distance(options: dict[str, Any], checkpoint: Path) -> float:
 
 
 def scores_apart() -> float:
-    """The largest difference between scores made here and there, by the library and by the server."""
+    """The largest difference between scores made here and there, by the library and by the
+    server."""
     from puidrec.data.synthetic import simulate
     from puidrec.model import Recommender
     from puidrec.serve.engine import Engine, Query

@@ -69,9 +69,12 @@ def test_moments_of_another_model_are_refused() -> None:
 
 def test_training_loads_neither_the_compiler_nor_what_it_does_not_use() -> None:
     code = (
-        "import sys; from puidrec.data.synthetic import simulate; from puidrec.model import Recommender\n"
-        "Recommender('bpuid-dr', epochs=2, dim=3).fit(simulate('mixed', 40, 25, density=0.2, rng=0).data)\n"
-        "print([name for name in ('torch._dynamo', 'sklearn', 'pandas', 'matplotlib') if name in sys.modules])"
+        "import sys; from puidrec.data.synthetic import simulate\n"
+        "from puidrec.model import Recommender\n"
+        "data = simulate('mixed', 40, 25, density=0.2, rng=0).data\n"
+        "Recommender('bpuid-dr', epochs=2, dim=3).fit(data)\n"
+        "heavy = ('torch._dynamo', 'sklearn', 'pandas', 'matplotlib')\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
@@ -129,7 +132,8 @@ def test_the_loss_goes_down_over_a_run(method, prepare) -> None:
 
 
 class Scripted:
-    """A validator that gives these scores, one per judgement, and remembers the models it judged."""
+    """A validator that gives these scores, one per judgement, and remembers the models it
+    judged."""
 
     def __init__(self, *scores):
         self.scores, self.seen = iter(scores), []
@@ -216,7 +220,8 @@ def test_judging_changes_nothing_but_the_choice_of_the_epoch(prepare, judge_ever
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 def test_rounding_does_not_choose_the_epoch_of_a_flat_curve(seed, prepare) -> None:
-    """A tie goes to the earliest epoch after the warm-up, whatever the seventh digit of the scores."""
+    """A tie goes to the earliest epoch after the warm-up, whatever the seventh digit of the
+    scores."""
     rounding = (
         np.zeros(20) if seed is None else np.random.default_rng(seed).uniform(-1e-7, 1e-7, 20)
     )

@@ -81,7 +81,8 @@ def test_where_secants_end_higher_the_lowest_point_of_the_parabola_above_is_take
 @pytest.mark.parametrize("features", [None, "with ids", "alone"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_gradient_at_the_solution_is_zero(name: str, features: str | None, small) -> None:
-    """Of the dense objective, by automatic differentiation; features and IDs are solved together."""
+    """Of the dense objective, by automatic differentiation; features and IDs are solved
+    together."""
     world = small(4)
     objective = world.objective(name)
     model = world.model(0.05, features=features is not None, ids=features != "alone")

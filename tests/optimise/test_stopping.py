@@ -78,7 +78,8 @@ def test_whether_an_epoch_may_be_chosen_is_asked_only_where_its_score_is_the_bes
 
 @pytest.mark.parametrize("every", [1, 2, 5])
 def test_smoothing_and_patience_count_epochs_not_judgements(every) -> None:
-    """A score that stays for some epochs: judged in each or in the last of them, it counts as much."""
+    """A score that stays for some epochs: judged in each or in the last of them, it counts as
+    much."""
     scores = [0.5, 0.6, 0.7, 0.65, 0.6, 0.6, 0.6, 0.6]
     each, some = (Stopping(patience=2 * every, warm_up=0) for _ in range(2))
     each.update(scores[0], epochs=every)

@@ -188,7 +188,8 @@ def audit_values() -> Callable[..., dict[str, Any]]:
         ]
         values: dict[str, Any] = {
             "version": 3,
-            "sentence": "puid-dr stays ahead of mf unless hidden factors change the odds of being seen by over 2.46.",
+            "sentence": "puid-dr stays ahead of mf unless hidden factors change the odds of being "
+            "seen by over 2.46.",
             "verdict": "robust",
             "metric": "error",
             "ranking": {
@@ -213,7 +214,8 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                 "combined": None,
             },
             "control": {
-                "words": "Control: the range at Γ = 1 is the unadjusted weighted estimate, 0.027 = 0.027."
+                "words": "Control: the range at Γ = 1 is the unadjusted weighted estimate, 0.027 = "
+                "0.027."
             },
             "tilt": {"sentence": "Measured tilt: a factor of 1.80."},
             "not_claimed": ["That anything is hidden."],

@@ -124,7 +124,10 @@ def test_nothing_in_a_name_is_markup(
 @settings(max_examples=30)
 @given(text=st.text(max_size=30))
 def test_no_text_becomes_markup(blocks_page: Make, text: str) -> None:
-    body = '{% call blocks.section("a", text) %}{{ blocks.table(table) }}{{ blocks.facts([(text, text)]) }}{% endcall %}'
+    body = (
+        '{% call blocks.section("a", text) %}{{ blocks.table(table) }}{{ blocks.facts([(text, '
+        "text)]) }}{% endcall %}"
+    )
     reader = Reader(
         blocks_page(body, title="t", lead=text, text=text, table=Table([text], [[text]], text))
     )

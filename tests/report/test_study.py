@@ -1,4 +1,5 @@
-"""The report of a study: charts that show verdicts, a page that names every method and every hole."""
+"""The report of a study: charts that show verdicts, a page that names every method and every
+hole."""
 
 from __future__ import annotations
 
@@ -159,7 +160,8 @@ def test_tables_fit_the_page_or_scroll_in_their_own_region(
     page.goto((tmp_path / "report.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = page.evaluate(
-        "[...document.querySelectorAll('#table-1 .scroll')].map(e => [e.scrollWidth, e.clientWidth])"
+        "[...document.querySelectorAll('#table-1 .scroll')].map(e => [e.scrollWidth, "
+        "e.clientWidth])"
     )
     page.close()
     assert len(sizes) == 2  # the figures, and what each method was given

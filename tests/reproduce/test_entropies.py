@@ -1,4 +1,5 @@
-"""RQ3 and RQ4: gains of features and of noise, shares, ratios, nested orders, and their summaries."""
+"""RQ3 and RQ4: gains of features and of noise, shares, ratios, nested orders, and their
+summaries."""
 
 from __future__ import annotations
 

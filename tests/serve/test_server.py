@@ -93,7 +93,10 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
 def post(body: dict[str, Any]) -> bytes:
     content = json.dumps(body).encode()
-    head = f"POST /recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n"
+    head = (
+        "POST /recommend HTTP/1.1\r\nhost: x\r\ncontent-type: "
+        f"application/json\r\ncontent-length: {len(content)}\r\n"
+    )
     return head.encode() + b"\r\n" + content
 
 
@@ -382,7 +385,8 @@ def test_a_port_in_use_is_one_line(refusal: Any) -> None:
 
 
 def test_a_clock_that_is_set_back_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits and durations come from clocks that only go forward; no answer is given up too early."""
+    """Waits and durations come from clocks that only go forward; no answer is given up too
+    early."""
     real, looks = time.time, itertools.count(1)
     back = lambda: real() - 3600.0 * next(looks)  # noqa: E731 (an hour earlier at each look)
     monkeypatch.setattr(time, "time", back)

@@ -68,30 +68,24 @@ def audit(
     names: tuple[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> AuditResult:
-    """Bound what the log says of a model, or of its lead over another, if something hidden drove
-    the log.
+    """Bound what the log says of a model, or of its lead over another, under hidden confounding.
 
     model, against: a fitted `Recommender`, any object with `predict(users, items)`, a function of
-    these, a table `user_id, item_id, score`, or the path of one. Their errors are judged by rows
-    that none of them has seen:
+    these, a table `user_id, item_id, score`, or the path of one. Rows new to both judge them.
     split: the one that both were trained with; by default what the first model of this package says
-    (`split_of`; protocol: another one in place of its own, `rd` where no model says any). Its
-    held-out logged rows are used where it has some; else models of this package are trained again
-    on all but one of five parts of the log, in turn. folds: train again in any case, in so many parts (1: without one random
-    part, once).
-    rows: a table of logged pairs to judge by. unseen: your word that a model which cannot be
-    trained again here has seen none of the logged ratings.
+    (`split_of`; protocol: another one in its place, `rd` where no model says any). Its held-out
+    logged rows are used where it has some; else models of this package are trained again on all but
+    one of five parts of the log, in turn. folds: train again in any case, in so many parts (1: only
+    without one of them). rows: a table of logged pairs to judge by. unseen: your word that a model
+    which cannot be trained again here has seen none of the logged ratings.
     metric: what `verdict` and `tipping_point` are about. k: where lists are cut. believe: the
-    largest Γ that you think possible here; a lead is called robust if it survives that. Without it,
-    what uniform ratings or recorded features say of Γ decides, and where there are none the result
-    is Γ*, and no adjective.
+    largest Γ that you think possible; a lead that survives it is called robust. Without it, what
+    uniform ratings or recorded features say of Γ decides; if there are none, only Γ* is told.
     gamma: the rule of the personalised shape Γ_ui. gamma_limit: the largest Γ looked at; by default
     wide enough for the tipping point and all yardsticks. groups: named groups of feature columns,
-    each a yardstick. propensity,
-    min_propensity: nominal propensities and where they are clipped (by default at 0.01, or a tenth
-    of the overall rate where that is less). replicates: bootstrap draws of users for the bands; 0
-    draws none. names: what to call the two.
-    progress: told what is computed, first all of it with a guess of its time.
+    each a yardstick. propensity, min_propensity: nominal propensities and where they are clipped
+    (by default at 0.01, or a tenth of the overall rate if less). replicates: bootstrap draws of
+    users for the bands (0: none). names: what to call the two. progress: told what is computed.
     """
     _check(replicates, level, gamma_limit, metric, k)
     deciding(believe, None, None)
@@ -154,8 +148,8 @@ def plan_of(models: tuple[AuditedModel, ...], judged: Judged, data: Dataset) -> 
     gib = 0.4 + 4e-7 * len(data.logged)
     training = f"{trained} fits to train" if trained else "nothing to train"
     return (
-        f"judging by {len(judged.rows):,} rows, {training}, lists from {listed:,} pairs: about {seconds:.0f} s and "
-        f"{gib:.1f} GiB" + (" beside training" if trained else "")
+        f"judging by {len(judged.rows):,} rows, {training}, lists from {listed:,} pairs: about "
+        f"{seconds:.0f} s and {gib:.1f} GiB" + (" beside training" if trained else "")
     )
 
 

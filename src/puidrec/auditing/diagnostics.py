@@ -1,6 +1,6 @@
-"""Is the log good enough for the answer (overlap, calibration of propensities, weights, concentration
-of exposure), and which users and items are most affected: where Γ is large, ranges are wide,
-recommendations change?"""
+"""Is the log good enough for the answer (overlap, calibration of propensities, weights,
+concentration of exposure), and which users and items are most affected: where Γ is large, ranges
+are wide, recommendations change?"""
 
 from __future__ import annotations
 

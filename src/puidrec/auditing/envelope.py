@@ -7,9 +7,10 @@ it. If something hidden drove exposure, it stands for k·l of them instead: its 
 + k·l, where l is the likelihood ratio of unseen to seen given all that is recorded, and Γ says 1/Γ
 <= l <= Γ. Three sets of weights:
 
-box         every w in [a, b] = [1 + k/Γ, 1 + kΓ], whatever the others are; Σ w z over the nominal Σ 1/p
+box         every w in [a, b] = [1 + k/Γ, 1 + kΓ], whatever the others are; Σ w z over Σ 1/p
 normalised  the same w, divided by what they themselves add up to (Hájek): Σ w z / Σ w
-sharp       w in the box, and Σ k·l = Σ k within every stratum of what is known: likelihood ratios average to 1
+sharp       w in the box, and Σ k·l = Σ k within every stratum of what is known: likelihood ratios
+            average to 1
 
 Why the last is sharp: (r̂_A - r)² - (r̂_B - r)² is linear in the rating r, so given the predictions
 only the mean of unseen ratings matters. Strata of the predictions hold these (nearly) constant;
@@ -68,7 +69,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Finite values and propensities above 0 of logged pairs; sorted when an envelope first needs it."""
+    """Finite values and propensities above 0 of logged pairs; sorted once an envelope needs it."""
 
     value: np.ndarray
     propensity: np.ndarray
@@ -93,7 +94,7 @@ class Pairs:
 
     @cached_property
     def signed(self) -> tuple[float, float]:
-        """S₊ = Σ_{z>0} k z and S₋ = Σ_{z<0} k|z|: all that a box of one Γ depends on, beside Σ z."""
+        """S₊ = Σ_{z>0} k z and S₋ = Σ_{z<0} k|z|: with Σ z all that a box of one Γ depends on."""
         moved = self.odds * self.value
         return float(moved[moved > 0.0].sum()), float((-moved[moved < 0.0]).sum())
 

@@ -169,7 +169,7 @@ class AuditInputs:
 
     @cached_property
     def nominal(self) -> NominalExposure:
-        """Propensities and evidence from the whole log: they learn from exposure, not from ratings."""
+        """Propensities and evidence from the whole log: they learn from exposure, not ratings."""
         return estimate_exposure(
             self.data,
             self.seen,
@@ -229,7 +229,10 @@ class AuditInputs:
         outcome = self.outcome(self.rows)
         if outcome.min() < outcome.max():
             return ""
-        return "all audited ratings are the same, which a model that says one number for all would fit best"
+        return (
+            "all audited ratings are the same, which a model that says one number for all would "
+            "fit best"
+        )
 
     @cached_property
     def leaks(self) -> tuple[float, ...]:
@@ -247,8 +250,8 @@ class AuditInputs:
         if not found:
             return ""
         return (
-            f"leakage, scores of {' and '.join(found)} reproduce the ratings: they explain more of what user and item "
-            "means leave open than rows that a model has not seen allow"
+            f"leakage, scores of {' and '.join(found)} reproduce the ratings: they explain more of "
+            "what user and item means leave open than rows that a model has not seen allow"
         )
 
     @cached_property
@@ -394,7 +397,7 @@ class AuditInputs:
 
     @cached_property
     def uniform_test(self) -> Interactions | None:
-        """Uniform rows that trained and chose nothing, where every model can score them; else None."""
+        """Uniform rows that trained and chose nothing, if every model can score them; else None."""
         rows = self.split.test
         if (
             self.split.evaluation != "uniform"

@@ -2,9 +2,11 @@
 Γ is needed.
 
 uniform   the lead on uniform rows themselves, paired by row and clustered by user
-adjusted  the lead in the log, once its weights follow the tilt that uniform rows measure (`exposure.tilt`): far more
-          rows, and the assumption that log odds of being seen are linear in the rating
-combined  of rankings both, by their precision, where they agree within chance; uniform rows decide where they do not
+adjusted  the lead in the log, once its weights follow the tilt that uniform rows measure
+          (`exposure.tilt`): far more rows, and the assumption that log odds of being seen are
+          linear in the rating
+combined  of rankings both, by their precision, where they agree within chance; uniform rows decide
+          where they do not
 
 Few uniform rows fall into lists, and few logged rows that do carry most of the weight 1/p − 1. So
 rankings are measured in two steps (`carried`), as surveys are: a regression of what is liked on the
@@ -39,9 +41,10 @@ STEP = 1e-4
 LIKELY = 0.02
 """No pair is taken for liked with a smaller or larger chance than this and its complement."""
 MISFIT = 0.03
-"""How far off the adjusted log is beyond chance, in the share liked on either side of an exchange, as
-a standard deviation. It does not shrink with the rows. In 24 simulated logs of six worlds it was .027
-(.01 to .05 by world); without it, 85 % of the 95 % intervals that decide a ranking hold the true lead."""
+"""How far off the adjusted log is beyond chance, in the share liked on either side of an exchange,
+as a standard deviation. It does not shrink with the rows. In 24 simulated logs of six worlds it was
+.027 (.01 to .05 by world); without it, 85 % of the 95 % intervals that decide a ranking hold the
+true lead."""
 RIDGE = 1e-9
 TINY = 1e-300
 
@@ -125,14 +128,14 @@ class LabelledRows(NamedTuple):
     item: np.ndarray
 
     def by_user(self, value: np.ndarray, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
-        """Sums over users, and the variance that items add: rows of one item have much in common."""
+        """Sums over users, and the variance that items add: rows of an item have much in common."""
         item = np.bincount(self.item, value, shape[1])
         more = float(item @ item - value @ value)
         return np.bincount(self.user, value, shape[0]), max(more, 0.0)
 
 
 def features(predictions: Sequence[np.ndarray], propensity: np.ndarray) -> np.ndarray:
-    """What the regression knows of a pair: predictions of both models and log odds of being unseen."""
+    """What the regression knows of a pair: both models' predictions, log odds of being unseen."""
     unseen = np.log(np.maximum(1.0 / propensity - 1.0, 1e-6))
     return np.stack([np.ones_like(unseen), *predictions, unseen], axis=1)
 

@@ -193,7 +193,8 @@ def check_comparable(model: AuditedModel, against: AuditedModel, split_given: bo
         own, other = (m.params.get(key) for m in (model, against))
         if own != other and own is not None and other is not None and not split_given:
             raise InputError(
-                f"the two models were trained with different {key}s, so that one has seen what the other has not",
+                f"the two models were trained with different {key}s, so that one has seen what the "
+                "other has not",
                 found=f"{own} and {other}",
                 expected="one split for both",
                 hint="Train both alike, or pass the split that holds for both.",

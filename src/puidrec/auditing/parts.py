@@ -86,7 +86,10 @@ def _control(inputs: AuditInputs) -> dict[str, Any]:
     span = sharp(pairs, 1.0)
     holds = bool(np.allclose([span.low, span.high], weighted, rtol=1e-6, atol=1e-9))
     sign = "=" if holds else "≠"
-    words = f"Control: the range at Γ = 1 is the unadjusted weighted estimate, {span.low:.6g} {sign} {weighted:.6g}."
+    words = (
+        f"Control: the range at Γ = 1 is the unadjusted weighted estimate, {span.low:.6g} "
+        f"{sign} {weighted:.6g}."
+    )
     return {"at_gamma_1": span.low, "weighted": weighted, "holds": holds, "words": words}
 
 

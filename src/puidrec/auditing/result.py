@@ -106,7 +106,10 @@ class AuditResult:
     def __repr__(self) -> str:
         tipping = self.tipping_point
         gamma = "" if tipping is None else f", Γ* = {gamma_text(tipping)}"
-        return f"<AuditResult on {self.parts['data']['name']}: {self.verdict}{gamma}\n {self.sentence}>"
+        return (
+            f"<AuditResult on {self.parts['data']['name']}: {self.verdict}{gamma}\n "
+            f"{self.sentence}>"
+        )
 
     def _repr_html_(self) -> str:
         """The verdict, the leads and the chart, as a notebook shows them."""

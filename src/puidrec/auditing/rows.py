@@ -5,12 +5,13 @@ Errors on training rows favour the model that memorised more of them, so none is
 this order:
 
 given         the caller names rows, or a split with held-out logged rows
-held-out      logged rows that the fits as they are have not been trained on: nothing is trained again
-cross-fitted  where no such rows are left, or folds are asked for: each model is trained again with its own settings on
-              the log without one of K parts, in turn; every row is judged by the fit that did not
-              see it
+held-out      logged rows that the fits as they are have not been trained on: no training
+cross-fitted  where no such rows are left, or folds are asked for: each model is trained again with
+              its own settings on the log without one of K parts, in turn; every row is judged by
+              the fit that did not see it
 hold-out      the same with one part only, where the log is too large to train on K times
-claimed       a model that cannot be trained again here, whose owner says that it has not seen the rows
+claimed       a model that cannot be trained again here, whose owner says that it has not seen the
+              rows
 
 A model whose scores reproduce the ratings of the rows nevertheless is reported (`leakage`).
 """
@@ -118,7 +119,8 @@ def choose_rows(
         return _one(held_out[0], "held-out", held_out[1], split)
     if foreign and not asked.unseen:
         raise InputError(
-            f"{foreign[0].label} cannot be trained again here, so it must be judged by rows that it has not seen",
+            f"{foreign[0].label} cannot be trained again here, so it must be judged by rows that "
+            "it has not seen",
             found="no such rows",
             expected="rows=… (--rows FILE), or unseen=True (--unseen) if it has seen none",
             hint="Ratings that a model was trained on say nothing about it.",
@@ -174,7 +176,7 @@ def _one(rows: Interactions, source: Source, words: str, split: Split | None) ->
 
 
 def _held_out(split: Split, models: tuple[AuditedModel, ...]) -> tuple[Interactions, str] | None:
-    """Logged rows that the split keeps out of training, and that no model says it was trained on."""
+    """Logged rows that the split keeps out of training and no model says it was trained on."""
     if split.evaluation == "logged" and len(split.test):
         rows, words = split.test, "test rows of the log"
     elif split.selection == "logged" and len(split.validation):

@@ -318,7 +318,7 @@ class SlotLead:
         return sides[0] - sides[1]
 
     def at(self, gamma: float, end: End) -> Estimate:
-        """An end of the range under Γ, unsupported slots at their worst, as an estimate over users."""
+        """An end of the range under Γ, unsupported slots at worst, as an estimate over users."""
         other: End = "high" if end == "low" else "low"
         found = self.gain.estimate(gamma, end) - self.loss.estimate(gamma, other)
         return found + (-self.loss.unsupported if end == "low" else self.gain.unsupported)

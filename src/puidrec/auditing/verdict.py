@@ -1,12 +1,12 @@
-"""What is known of Γ here, and the verdict on a lead with its words. Error and ranking are judged by
-the same rule, side by side.
+"""What is known of Γ here, and the verdict on a lead with its words. Error and ranking are judged
+by the same rule, side by side.
 
 confirmed  measured: uniform ratings (with the log adjusted by them) show the model ahead
 refuted    measured: they show the other model ahead
 robust     not measured, and even the lower end of Γ* is above what is known of Γ here (`deciding`)
 fragile    a lead beyond chance in the log, which what is known of Γ could overturn
-undecided  the log shows no lead beyond chance; or its rows show nothing (leakage); or nothing is known of Γ here, so
-           that Γ* is told, and no adjective
+undecided  the log shows no lead beyond chance; or its rows show nothing (leakage); or nothing is
+           known of Γ here, so that Γ* is told, and no adjective
 single     one model alone: there is no lead
 
 Three yardsticks *decide*, since something is known of them: the Γ that uniform ratings prove and
@@ -104,14 +104,21 @@ def sentence(names: tuple[str, str], lead: Lead) -> str:
     if verdict == "undecided" and not (lead.shown and not lead.leak):
         return f"{one} against {two} in {lead.metric} is undecided: {why(names, lead)}."
     assert tipping is not None  # noqa: S101 (a lead is shown)
-    star = f"Γ* = {gamma_text(tipping.gamma)} (95 % {gamma_text(tipping.low)} to {gamma_text(tipping.high)})"
+    low, high = gamma_text(tipping.low), gamma_text(tipping.high)
+    star = f"Γ* = {gamma_text(tipping.gamma)} (95 % {low} to {high})"
     if verdict == "undecided" or lead.known is None:
         if np.isinf(tipping.gamma):
             return f"The log shows {one} ahead of {two} in {lead.metric}, whatever Γ is: {star}."
-        return f"The log shows {one} ahead of {two} in {lead.metric} if hidden confounding stays below {star}."
+        return (
+            f"The log shows {one} ahead of {two} in {lead.metric} if hidden confounding stays "
+            f"below {star}."
+        )
     than = "more than" if verdict == "robust" else "not clearly more than"
     known = f"{lead.known.words} (Γ = {lead.known.gamma:.2f})"
-    return f"The lead of {one} over {two} in {lead.metric} is {verdict}: it ends at {star}, {than} {known}."
+    return (
+        f"The lead of {one} over {two} in {lead.metric} is {verdict}: it ends at {star}, {than} "
+        f"{known}."
+    )
 
 
 def why(names: tuple[str, str], lead: Lead) -> str:
@@ -141,8 +148,9 @@ def _difference(found: Limits) -> str:
 def single_sentence(model: str, point: float, low: float, high: float, gamma: float) -> str:
     """One model alone: how far its error may be off."""
     return (
-        f"The mean squared error of {model} over all pairs is {point:.4f} if nothing is hidden, and lies between "
-        f"{low:.4f} and {high:.4f} if something hidden changes the odds of being seen by up to Γ = {gamma:.2f}."
+        f"The mean squared error of {model} over all pairs is {point:.4f} if nothing is hidden, "
+        f"and lies between {low:.4f} and {high:.4f} if something hidden changes the odds of being "
+        f"seen by up to Γ = {gamma:.2f}."
     )
 
 

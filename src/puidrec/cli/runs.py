@@ -398,7 +398,7 @@ def serve(run: options.RunFolder, asked: ServeOptions) -> None:
     with open_socket(asked.host, asked.port) as listener:
         app = serve_run(run, policy)
         survive_hangup()
-        listener.listen()  # from here on clients may connect, and are answered as soon as the loop runs
+        listener.listen()  # clients may connect, and are answered once the loop runs
         _announce(app.state.serving.service.card, address_of(listener), asked.as_json)
         log = None if asked.quiet else sys.stderr
         serve_forever(app, listener, proxies=asked.proxy or (), log=log)

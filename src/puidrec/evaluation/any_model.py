@@ -1,5 +1,5 @@
-"""Models of other packages: anything with `predict`, a function of pairs, a table of scores, a table
-of recommendations.
+"""Models of other packages: anything with `predict`, a function of pairs, a table of scores, a
+table of recommendations.
 
 Scores may be on another scale than ratings (an implicit ALS, logits): `outcome_scale` finds out
 which.
@@ -204,7 +204,8 @@ def require_lists(metrics: Sequence[str]) -> None:
         raise InputError(
             "a table of recommendations has no scores of rows",
             found=", ".join(metrics),
-            expected="metrics of lists: unseen-recall@10, unseen-ndcg@10, unseen-mrr@10, unseen-hit@10, …",
+            expected="metrics of lists: unseen-recall@10, unseen-ndcg@10, unseen-mrr@10, "
+            "unseen-hit@10, …",
         )
 
 

@@ -114,7 +114,8 @@ def evaluate(
 
     model: a table `user_id, item_id, score` holds the scores of pairs, one with `rank` holds
     recommendations (then metrics are `unseen-recall@10`, `unseen-ndcg@10` and their kin). by:
-    `popularity`, `activity` or `known` (new and known users and items): the same metrics per stratum, in `strata`.
+    `popularity`, `activity` or `known` (new and known users and items): the same metrics per
+    stratum, in `strata`.
 
     interactions: a part of a data set (`data.test`), or a table with `user_id`, `item_id` and
     `label` (0/1) or `rating`. protocol: turns ratings into labels where there are none yet. scale:
@@ -214,7 +215,10 @@ def _warn_without_value(
         edge = scale.low + (rule.positive_from - 1.0) / 4.0 * (scale.high - scale.low)
         ratings = frame["rating"].to_numpy()
         low, high = f"{ratings.min():g}", f"{ratings.max():g}"
-        line = f"; protocol {rule.name} calls ratings from {edge:g} on the scale {scale} liked, these are {low} to {high}"
+        line = (
+            f"; protocol {rule.name} calls ratings from {edge:g} on the scale {scale} liked, "
+            f"these are {low} to {high}"
+        )
     warnings.warn(f"{words}{line}: no value for {', '.join(lost)}", NoValueWarning, stacklevel=5)
 
 
@@ -269,7 +273,7 @@ def _target(
 def _relevance(
     label: np.ndarray, rating: np.ndarray | None, scale: RatingScale | None
 ) -> np.ndarray:
-    """What graded gains grow with: stars above the lowest, so that the lowest rating gains nothing."""
+    """What graded gains grow with: stars above the lowest, so that the lowest gains nothing."""
     if rating is None:
         return label
     return (scale.stars(rating) - 1.0).astype(np.float32) if scale is not None else rating

@@ -1,5 +1,5 @@
-"""Rows to evaluate by, from a data set or from a caller's table: ids, labels, ratings, propensities,
-and strata of them."""
+"""Rows to evaluate by, from a data set or from a caller's table: ids, labels, ratings,
+propensities, and strata of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RatedRows:
 
     @cached_property
     def train(self) -> pl.DataFrame | None:
-        """The rows to leave out of lists, those of training first of all, under the caller's ids."""
+        """The rows to leave out of lists, first of all those of training, by the caller's ids."""
         part, origin = self.exclude, Origin("exclude")
         if part is None:
             return None
@@ -71,7 +71,7 @@ class RatedRows:
         return np.asarray(self.propensity.predict(rows.user, rows.item, rows.rating))
 
     def labelled(self) -> tuple[pl.DataFrame, RatingScale | None]:
-        """Ids and labels (ratings and propensities too, where given), and the scale of the ratings."""
+        """Ids and labels (ratings and propensities too, if given), and the scale of ratings."""
         part, propensity = self.given, self.propensities
         if not isinstance(part, Interactions):
             return self._labelled_frame(propensity)

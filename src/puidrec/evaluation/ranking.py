@@ -148,7 +148,7 @@ def group_rows(code: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def dense_codes(user: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct users, sorted, and each row's position among them; any integers or ids will do."""
+    """The distinct users, sorted, and each row's position among them; any ids will do."""
     if (
         user.dtype.kind in "iu"
         and user.size
@@ -183,7 +183,7 @@ columns."""
 
 
 def largest_of_groups(scores: np.ndarray, size: int) -> np.ndarray:
-    """The largest of every `size` neighbouring columns of each row; the last group may be a part."""
+    """The largest of every `size` neighbouring columns of each row; the last may be fewer."""
     found: np.ndarray = np.maximum.reduceat(scores, np.arange(0, scores.shape[1], size), axis=1)
     return found
 

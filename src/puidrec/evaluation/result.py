@@ -45,8 +45,8 @@ class Weights:
 
     def __str__(self) -> str:
         return (
-            f"weighted: {self.rows:,} rows worth {self.effective_rows:,.0f} equal ones, smallest propensity "
-            f"{self.smallest:.3g}, heaviest row {self.largest_share:.1%} of all weight"
+            f"weighted: {self.rows:,} rows worth {self.effective_rows:,.0f} equal ones, smallest "
+            f"propensity {self.smallest:.3g}, heaviest row {self.largest_share:.1%} of all weight"
         )
 
 
@@ -136,7 +136,10 @@ class Evaluation(Mapping[str, float]):
             )
             for row in self.to_frame().to_dicts()
         ]
-        words = f"{self.n_rows:,} rows of {self.n_users:,} users who count, {self.positive_rate:.1%} liked"
+        words = (
+            f"{self.n_rows:,} rows of {self.n_users:,} users who count, "
+            f"{self.positive_rate:.1%} liked"
+        )
         words += f", {self.n_new_users:,} new users" if self.n_new_users else ""
         words += f"; {self.weights}" if self.weights is not None else ""
         return view("evaluation", words, html_table(("metric", "value", "95 % over users"), rows))

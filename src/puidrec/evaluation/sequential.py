@@ -55,10 +55,19 @@ class Settlement:
         sure = f"{100 * (1 - self.alpha):g} % confidence, valid whenever one looks"
         if self.leader is not None:
             who = model if self.leader == "model" else against
-            return f"Settled after {self.settled_after:,} random ratings: {who} is ahead in squared error ({sure})."
+            return (
+                f"Settled after {self.settled_after:,} random ratings: {who} is ahead in "
+                f"squared error ({sure})."
+            )
         if self.more_needed is None:
-            return f"Not settled by {self.n:,} random ratings, and no end is in sight: hardly any difference ({sure})."
-        return f"Not settled by {self.n:,} random ratings; about {self.more_needed:,} more are needed ({sure})."
+            return (
+                f"Not settled by {self.n:,} random ratings, and no end is in sight: hardly any "
+                f"difference ({sure})."
+            )
+        return (
+            f"Not settled by {self.n:,} random ratings; about {self.more_needed:,} more are "
+            f"needed ({sure})."
+        )
 
     def __repr__(self) -> str:
         return f"Settlement: {self.sentence}"
@@ -106,7 +115,8 @@ def _check(value: np.ndarray, user: np.ndarray | None, alpha: float) -> None:
         raise InputError(
             "differences must lie in [−1, 1]",
             found=float(np.abs(value).max()),
-            hint="Scale ratings and predictions to [0, 1], or divide by the largest possible difference.",
+            hint="Scale ratings and predictions to [0, 1], or divide by the largest possible "
+            "difference.",
         )
     if user is not None and np.shape(user) != value.shape:
         raise InputError("one user per difference", found=np.shape(user), expected=f"{value.shape}")

@@ -35,7 +35,7 @@ CHUNK = 2**22
 
 @dataclass(frozen=True)
 class PerUser:
-    """One value per counted user. The metric is their mean, weighted by `size` where there is one."""
+    """One value per counted user. The metric is their mean, weighted by `size` if there is one."""
 
     users: np.ndarray
     """Codes or ids, sorted."""
@@ -128,7 +128,7 @@ def resampled_sums(sums: np.ndarray, replicates: int, rng: np.random.Generator) 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method against the reference: the mean difference (method − reference) and how sure it is."""
+    """A method against the reference: the mean difference (method − reference), how sure it is."""
 
     difference: float
     low: float
@@ -153,7 +153,7 @@ def compare(
     resample: Resample = "hierarchical",
     rng: Rng = 0,
 ) -> Comparison:
-    """Compare two methods on one metric: one `PerUser` per seed each, in the same order of seeds."""
+    """Compare two methods on one metric: a `PerUser` per seed each, in the same order of seeds."""
     return compare_all(
         {"method": method, "reference": reference},
         "reference",

@@ -101,19 +101,26 @@ class Certificate:
         rows = f"{self.n_uniform:,} uniform ratings"
         level = f"{100 * self.confidence:g} % confidence"
         if self.finding == "nothing proved":
-            return f"{rows} do not prove that anything is hidden{around} ({level}); that is no proof of the contrary."
+            return (
+                f"{rows} do not prove that anything is hidden{around} ({level}); that is no "
+                "proof of the contrary."
+            )
         proved = f"{rows} prove Γ ≥ {self.lower:.2f}{around} ({level})"
         if self.finding == "misfit":
             return (
-                f"{proved}, but not around a richer one of boosted trees: features, activity and popularity explain "
-                "it, in a form that the propensity misses (misfit). Nothing hidden is proved."
+                f"{proved}, but not around a richer one of boosted trees: features, activity and "
+                "popularity explain it, in a form that the propensity misses (misfit). Nothing "
+                "hidden is proved."
             )
         also = (
             f", and Γ ≥ {self.placebo.lower:.2f} around one of boosted trees"
             if self.placebo is not None
             else ""
         )
-        return f"{proved}{also}: something that drives both choices and ratings is hidden, or missed by the propensity."
+        return (
+            f"{proved}{also}: something that drives both choices and ratings is hidden, or "
+            "missed by the propensity."
+        )
 
     def __repr__(self) -> str:
         return f"Certificate: Γ ≥ {self.lower:.3f}, {self.finding}\n  {self.sentence}"

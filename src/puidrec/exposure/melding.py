@@ -36,7 +36,7 @@ MIN_EXPECTED = 5.0
 
 @dataclass(frozen=True)
 class LevelCertificate:
-    """What one event says: a rating level, or neighbouring levels joined for want of uniform rows."""
+    """What one event says: a rating level, or neighbours joined for want of uniform rows."""
 
     level: float
     """The lowest rating of the event."""
@@ -234,7 +234,7 @@ def _seen_draws(
 def _melded(
     seen: np.ndarray, q0: float, size: float, tail: float, draw: np.random.Generator
 ) -> tuple[float, float]:
-    """The lower limit of Γ from both directions, and the two-sided p-value of Γ = 1 for one event."""
+    """The lower limit of Γ from both directions and the two-sided p-value of Γ = 1, by event."""
     n = max(DRAWS, int(np.ceil(5.0 / tail)))
     seen = np.resize(seen, n)
     hits = q0 * size

@@ -165,7 +165,7 @@ class SegmentTilt(NamedTuple):
 
 @dataclass(frozen=True)
 class Tilt:
-    """What `puidrec.measure_tilt(data, by=…)` finds: a slope for every segment, with its interval."""
+    """What `puidrec.measure_tilt(data, by=…)` finds: a slope per segment, with its interval."""
 
     rows: tuple[SegmentTilt, ...]
     by: str | None
@@ -180,8 +180,8 @@ class Tilt:
         where = "" if self.by is None else f" in {row.segment}"
         return (
             f"From the lowest rating to the highest, the odds of being seen change by a factor of "
-            f"{np.exp(row.slope):.2f}{where} ({self.confidence:.0%} {np.exp(row.low):.2f} to {np.exp(row.high):.2f}) "
-            f"beyond the {self.propensity} propensity: {row.direction}."
+            f"{np.exp(row.slope):.2f}{where} ({self.confidence:.0%} {np.exp(row.low):.2f} to "
+            f"{np.exp(row.high):.2f}) beyond the {self.propensity} propensity: {row.direction}."
         )
 
     def __repr__(self) -> str:

@@ -2,11 +2,12 @@
 
 | for | made by | text and lists | numbers |
 |---|---|---|---|
-| weights that a backbone learns | `FeatureEncoder` | a column per value, missing included; a list shares weight 1 | \
-(x − mean)/sd, cut at ±`CUT`; a column that marks missing values |
-| propensities (logistic regression) | `exposure_design` | a column per common value; 1 for each value of a list | the \
-same without the cut |
-| expected exposure (ridge regression) | `binned_design` | a column per bin but the first | bins, and (x − mean)/sd |
+| weights that a backbone learns | `FeatureEncoder` | a column per value, missing included; \
+a list shares weight 1 | (x − mean)/sd, cut at ±`CUT`; a column that marks missing values |
+| propensities (logistic regression) | `exposure_design` | a column per common value; \
+1 for each value of a list | the same without the cut |
+| expected exposure (ridge regression) | `binned_design` | a column per bin but the first | \
+bins, and (x − mean)/sd |
 | entropies, feature by feature | `feature_codes` | yes or no per value | four bins |
 
 A `FeatureEncoder` is fitted once and can be applied to new entities: values it never saw give

@@ -13,8 +13,9 @@ exact through Gram matrices.
 | `ips` (`eq:ips`) | w (s − r)² | 1/|D| | 0 |
 | `dr` (`eq:dr`) | w [(s − r)² − (s − g)²] | 1/|D| | 1/|D|, g |
 | its θ (`eq:puid-dr-imp`) | w (g − r)² | 1/Σ_O w | 0 |
-| `rd-*`, `puid-*` (`eq:puid-ips`, `eq:puid-dr`) | max over w in [a, b] of w k(s) | the same | the same |
-| `brd-*`, `bpuid-*` (`eq:bpuid-ips`, `eq:bpuid-dr`, `eq:bpuid-dr-imp`) | … of w (k(s) − k⁰) | the same | the same |
+| `rd-*`, `puid-*` (`eq:puid-ips`, `eq:puid-dr`) | max over w in [a, b] of w k(s) | same | same |
+| `brd-*`, `bpuid-*` (`eq:bpuid-ips`, `eq:bpuid-dr`, `eq:bpuid-dr-imp`) | \
+… of w (k(s) − k⁰) | same | same |
 | `signed-*`, `all-rank` | w (s − r)²/|O| − λ (s − m)²/|D∖O| | 1 | λ/|D∖O|, m |
 
 k is e = (s − r)² or, with an imputation g, e − ê; k⁰ is a frozen benchmark's. Γ = 1 (a = b = 1/p)
@@ -446,7 +447,7 @@ class Objective:
 
 
 def gram(left: Tensor, right: Tensor) -> Tensor:
-    """leftᵀ right in float64: float32 within `GRAM_ROWS` rows, whose rounding errors do not add up."""
+    """leftᵀ right in float64: float32 within `GRAM_ROWS` rows, so rounding errors do not add up."""
     whole = left.shape[0] // GRAM_ROWS * GRAM_ROWS
     rest = left[whole:].double().T @ right[whole:].double()
     if not whole:

@@ -44,7 +44,7 @@ class TargetScale:
         return signed_labels(unit) if self.signed else unit
 
     def of_scores(self, score: np.ndarray) -> np.ndarray:
-        """Scores as values of this scale: the mean a log-odds stands for, anything else as it is."""
+        """Scores as values of this scale: the mean that log odds stand for, all else as it is."""
         if not self.log_odds:
             return score
         mean: np.ndarray = np.tanh(0.5 * score)

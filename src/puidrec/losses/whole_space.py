@@ -1,8 +1,8 @@
 """Identity 2: sums over all pairs D without a users × items matrix.
 
 With s_ui = ⟨p_u, q_i⟩, Σ_ui s_ui² = ⟨PᵀP, QᵀQ⟩: the cost is (users + items)·d², exact, in place of
-users·items·d. Weights α_u β_i enter by `LowRank.scaled`. Gram matrices are summed in float64: Σ over
-D∖O is a difference of large numbers, and float32 would lose the small one.
+users·items·d. Weights α_u β_i enter by `LowRank.scaled`. Gram matrices are summed in float64: Σ
+over D∖O is a difference of large numbers, and float32 would lose the small one.
 
 Errors without such an identity (absolute, cross-entropy) are summed tile by tile.
 """

@@ -49,7 +49,7 @@ def stages(prepared: Prepared) -> list[Stage]:
 
 
 def popularity_stages(prepared: Prepared) -> list[Stage]:
-    """`popularity`, the baseline of likes: s_ui is the share of users who have item i in the log."""
+    """`popularity`, the baseline of likes: s_ui is the share of users with item i in the log."""
     ratings = prepared.log.ratings
     share = torch.from_numpy(item_count(ratings) / max(ratings.shape[0], 1)).float()
     return [

@@ -175,7 +175,10 @@ def gamma_set_by(prepared: Prepared) -> str:
         if rows == 0
         else f"only {rows:,} uniform rating{'s' if rows > 1 else ''}"
     )
-    return f"the default {DEFAULT_GAMMA:g}: {found} held out for calibration, at least {MIN_UNIFORM} are needed"
+    return (
+        f"the default {DEFAULT_GAMMA:g}: {found} held out for calibration, at least "
+        f"{MIN_UNIFORM} are needed"
+    )
 
 
 def uniform_use(prepared: Prepared, fitted: Fitted) -> str:

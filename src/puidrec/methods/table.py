@@ -159,7 +159,10 @@ FIELD = "puidrec.methods.field."
 WEIGHTS, DECONFOUNDED = f"{FIELD}log_weights:", f"{FIELD}deconfounded:"
 BALANCED, RESIDUAL = f"{FIELD}reweighted:", f"{FIELD}reweighted:residual_stages"
 FROM_LOG = "a log of ratings; propensities are estimated from it"
-FROM_UNIFORM = "a log of ratings and at least 50 uniform ratings beside those that validate and test; it trains on both"
+FROM_UNIFORM = (
+    "a log of ratings and at least 50 uniform ratings beside those that validate and test; it "
+    "trains on both"
+)
 UNIFORM_WEIGHTS = "training (weights of the log)"
 UNIFORM_RESIDUALS = "training (residuals of the propensity)"
 

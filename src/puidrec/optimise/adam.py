@@ -140,7 +140,7 @@ class Trainer:
         return figures
 
     def _judge(self, epoch: int) -> None:
-        """Validate the epoch, write its score into the history, and remember it if it is the best."""
+        """Validate the epoch, write its score into the history, remember it if it is the best."""
         score = 0.0
         if self.validator is not None:
             with torch.no_grad():

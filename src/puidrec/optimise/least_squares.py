@@ -87,7 +87,7 @@ class Outcome(Enum):
 
 
 class State(NamedTuple):
-    """Where the solver stands after a sweep: enough to go on to the same bits on the same machine."""
+    """Where the solver stands after a sweep: enough to go on to the same bits on this machine."""
 
     number: int
     objective: float

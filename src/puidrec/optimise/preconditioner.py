@@ -194,7 +194,7 @@ def cholesky(whole: Tensor) -> Tensor:
 
 
 def feature_axes(view: View, features: Features) -> FeatureAxes:
-    """Axes of G ⊗ T + P with G = Σ_u h_u x_u x_uᵀ: T is H of a typical row, h_u T stands for H_u."""
+    """Axes of G ⊗ T + P, G = Σ_u h_u x_u x_uᵀ: T is H of a typical row, h_u T stands for H_u."""
     left, share = _left_by_own(view)
     shared = view.total(_weighted_products(features, share))
     power = features.penalty[:, -1].double()

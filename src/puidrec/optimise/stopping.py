@@ -88,7 +88,7 @@ class Stopping:
 
 @dataclass(frozen=True)
 class Validator:
-    """Held-out rows as codes, their labels, and weights where the rows were self-selected (SNIPS)."""
+    """Held-out rows as codes, their labels, and weights if rows were self-selected (SNIPS)."""
 
     user: np.ndarray
     item: np.ndarray

@@ -186,14 +186,14 @@ def ablation_jobs(folders: Folders, seed: int) -> list[Job]:
 
 
 _FIELD_METHODS = """
-popularity item-rate bias all-rank ease mf ips dr mrdr dr-mse tdr stable-dr d-ips d-dr ips-v2 dr-v2 kernel-ips
-kernel-dr cvib dcf idcf multi-ips multi-dr rd-ips rd-dr puid-ips puid-dr auto-debias bal-ips bal-dr
-res-ips res-dr signed-rd signed-puid spectrum
+popularity item-rate bias all-rank ease mf ips dr mrdr dr-mse tdr stable-dr d-ips d-dr ips-v2 dr-v2
+kernel-ips kernel-dr cvib dcf idcf multi-ips multi-dr rd-ips rd-dr puid-ips puid-dr auto-debias
+bal-ips bal-dr res-ips res-dr signed-rd signed-puid spectrum
 """
 FIELD_METHODS = tuple(_FIELD_METHODS.split())
 _FIELD_LARGE = """
-popularity item-rate bias all-rank ease mf ips dr cvib dcf idcf multi-ips multi-dr rd-ips rd-dr puid-ips puid-dr
-auto-debias bal-dr res-dr signed-rd spectrum
+popularity item-rate bias all-rank ease mf ips dr cvib dcf idcf multi-ips multi-dr rd-ips rd-dr
+puid-ips puid-dr auto-debias bal-dr res-dr signed-rd spectrum
 """
 FIELD_LARGE = tuple(_FIELD_LARGE.split())
 """One or two of each kind: a fit takes ten seconds and more on large data sets."""

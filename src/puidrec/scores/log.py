@@ -82,7 +82,7 @@ class Row(SimpleNamespace):
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """Logged pairs sorted by user: `row_start` pairs before each user, and the item of each pair."""
+    """Logged pairs sorted by user: `row_start` pairs before each user; the item of each pair."""
 
     row_start: np.ndarray
     item: np.ndarray
@@ -238,7 +238,7 @@ class Log:
 
     @torch.no_grad()
     def gather(self, rows: Tensor) -> Tensor:
-        """A row of every user, from those that each process holds; every process gets all of them."""
+        """A row of every user, from those that each process holds, for every process."""
         if self.world.size == 1:
             return rows
         whole = rows.new_zeros((self.all_users, *rows.shape[1:]))

@@ -58,7 +58,7 @@ class LowRank:
         return self.n_users * self.n_items
 
     def minus(self, other: LowRank) -> LowRank:
-        """s − t: P = [L, M], Q = [R, −N]. The sign sits on the item side, which is the smaller one."""
+        """s − t: P = [L, M], Q = [R, −N]. The sign sits on the item side, the smaller one."""
         return LowRank(
             self.lefts + other.lefts, self.rights + tuple(-right for right in other.rights)
         )

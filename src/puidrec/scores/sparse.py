@@ -23,7 +23,7 @@ from torch.nn.functional import embedding_bag, pad
 CHUNK = 16_384
 """Pairs per look-up: two gathered blocks of embeddings fit the cache."""
 LANES = 8
-"""Columns below which MKL multiplies single numbers one by one: six took 20 times as long as eight."""
+"""Columns below which MKL multiplies one number at a time: six took 20 times as long as eight."""
 
 
 class LogPattern:

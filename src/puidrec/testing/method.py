@@ -24,7 +24,7 @@ from puidrec.settings import Settings
 
 
 class MethodContract:
-    """What holds for every method. Override `spec`; the method must be registered under its name."""
+    """What holds for every method. Override `spec`; it must be registered under its name."""
 
     spec: MethodSpec
     settings: dict[str, Any] = {"dim": 3, "l2": 0.1, "epochs": 8}  # noqa: RUF012 (meant to be overridden)
@@ -99,7 +99,7 @@ class MethodContract:
         assert np.array_equal(first, second) is not bool(self.spec.uses_uniform)
 
     def test_reports_its_training(self) -> None:
-        """Epochs, seconds and how uniform rows were used; a method without training has no epochs."""
+        """Epochs, seconds and how uniform rows were used; without training there are no epochs."""
         report = self.model().report_
         assert {"epochs", "seconds", "uniform_rows_used"} <= set(report)
         assert (report["epochs"] > 0) is self.spec.trains

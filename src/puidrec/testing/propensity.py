@@ -20,7 +20,7 @@ from puidrec.exposure.base import Exposure, FittedPropensity, Rated
 
 
 def small_exposure(seed: int = 0, n_users: int = 60, n_items: int = 40) -> Exposure:
-    """A small population with bins, features, ratings, uniform rows and a propensity per log row."""
+    """A small population: bins, features, ratings, uniform rows and a propensity per log row."""
     from puidrec.exposure.base import one_hot
 
     random = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def all_pairs(data: Exposure) -> tuple[np.ndarray, np.ndarray]:
 
 
 class PropensityContract:
-    """What holds for every propensity. Override `make`, and `exposure` if yours needs other data."""
+    """What holds for every propensity. Override `make`; `exposure` if yours needs other data."""
 
     estimates = True
     """False for one that is told its values: then it need not know all of D, nor be calibrated."""

@@ -1,4 +1,5 @@
-"""Logs in the forms of other tools: what comes in is the same data, what goes out comes in again."""
+"""Logs in the forms of other tools: what comes in is the same data, what goes out comes in
+again."""
 
 from __future__ import annotations
 
@@ -223,7 +224,8 @@ def test_recbole_features_have_the_types_of_their_header(tmp_path: Path) -> None
         "user_id:token\tage:float\tzip:token\n196\t24\t00123\n186\t\t9\n22\t30\t7\n"
     )
     (tmp_path / "ml.item").write_text(
-        "item_id:token\tclass:token_seq\temb:float_seq\n242\tDrama War\t.5 1\n302\t\t2 3\n377\tWar\t0 1\n"
+        "item_id:token\tclass:token_seq\temb:float_seq\n242\tDrama War\t.5 1\n302\t\t2 3\n"
+        "377\tWar\t0 1\n"
     )
     data = load_dataset("recbole", tmp_path)
     assert data.users.rows() == [(22, 30.0, "7"), (186, None, "9"), (196, 24.0, "00123")]

@@ -459,7 +459,8 @@ ITEM_GROUPS: dict[tuple[str, ...], str | None] = {
         for name, kind in _PAIRS.items()
     },
 }
-"""The appendix's groups of correlated item features → the one it keeps (None: none of the group)."""
+"""The appendix's groups of correlated item features → the one it keeps (None: none of the
+group)."""
 
 
 def daily(n_videos: int = 40, n_days: int = 5, seed: int = 0) -> pl.DataFrame:

@@ -66,7 +66,8 @@ def test_every_gamma_is_a_ridge_regression_of_what_vectors_leave(exact, dense_sc
 
 
 def test_no_other_vectors_near_by_have_a_lower_loss(exact, dense_scores) -> None:
-    """mean_O (s + γ_u â − r)² + L2, at the γ found: γ and the vectors are at an optimum together."""
+    """mean_O (s + γ_u â − r)² + L2, at the γ found: γ and the vectors are at an optimum
+    together."""
     prepared, reconstruction, fitted = exact
     rows, width = prepared.rows, reconstruction.lefts[0].shape[1]
     added = dense_scores(
@@ -115,7 +116,8 @@ def test_adam_is_refused(grouped, refusal) -> None:
 
 @pytest.mark.parametrize("method", ["dcf", "idcf"])
 def test_exposure_that_tells_taste_helps(method, grouped) -> None:
-    """Where L2 on IDs is strong, taste is easier to read off what was seen than off what was rated."""
+    """Where L2 on IDs is strong, taste is easier to read off what was seen than off what was
+    rated."""
     uniform = grouped.split("rd", 0).test
     error = []
     for name in ("mf", method):

@@ -268,7 +268,8 @@ def test_where_uniform_ratings_are_higher_scores_go_up_and_where_lower_down() ->
 
 
 def test_names_of_users_and_items_decide_neither_folds_nor_exposure_factors(world) -> None:
-    """Rows of a renamed log come in the same random order, and their exposure scores are the same."""
+    """Rows of a renamed log come in the same random order, and their exposure scores are the
+    same."""
     rng = np.random.default_rng(5)
     users, items = rng.permutation(80), rng.permutation(40)
     log = world.data.logged.to_frame().select("user_id", "item_id", "rating")

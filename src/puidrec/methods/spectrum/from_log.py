@@ -57,8 +57,8 @@ themselves."""
 
 
 def exposure_scores(ratings: sparse.csr_array) -> dict[str, LowRank]:
-    """Reconstructions of scaled exposure, then of scaled ratings, from coarse to fine; `ratings` are
-    the log's targets in [0, 1]."""
+    """Reconstructions of scaled exposure, then of scaled ratings, from coarse to fine; `ratings`
+    are the log's targets in [0, 1]."""
     keys, found = entity_keys(ratings, 0), dict[str, LowRank]()
     start = (keys[0] if ratings.shape[0] < ratings.shape[1] else keys[1]) / 2.0**63 - 1.0
     seen = with_values(ratings, np.ones(ratings.nnz))

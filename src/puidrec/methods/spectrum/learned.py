@@ -1,10 +1,11 @@
-"""The learned Γ: the smallest under which the expected unseen rating r is possible where the log says
-q (`mf`): q/r where r is below q, (1 − q)/(1 − r) where it is above.
+"""The learned Γ: the smallest under which the expected unseen rating r is possible where the log
+says q (`mf`): q/r where r is below q, (1 − q)/(1 − r) where it is above.
 
 `gamma_frame` is what `Recommender.gamma` gives: of users, items, segments and pairs, with
-intervals. `learned_gamma` is `gamma="learned"` of methods that take a Γ: `spectrum` is fitted first,
-on the same rows, and Γ_ui read off its posterior mean. One Γ for all pairs (`rd-*`) is that of their
-means. Signed methods move ratings one way only, so that Γ is 1 where r lies on the other side of q.
+intervals. `learned_gamma` is `gamma="learned"` of methods that take a Γ: `spectrum` is fitted
+first, on the same rows, and Γ_ui read off its posterior mean. One Γ for all pairs (`rd-*`) is that
+of their means. Signed methods move ratings one way only, so that Γ is 1 where r lies on the other
+side of q.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ The variance of an expected rating has three parts, kept apart:
 
     coefficients   xᵀCx, x the columns of the pair or their means over a user's or an item's pairs
     effects        what uniform rows leave open of this user's and this item's own effect
-    fit            σ²/(n + ν): the error of `mf` itself for an entity with n logged rows, σ² the log's squared
-                   residuals, ν the variance of ratings within entities over that between them
+    fit            σ²/(n + ν): the error of `mf` itself for an entity with n logged rows, σ² the
+                   log's squared residuals, ν the variance of ratings within entities over that
+                   between them
 
 and a single rating, or the expected rating of a single pair, has all that one rating per pair
 cannot tell from noise on top. Of a pair xᵀCx is kept as |ℓ_u + ℓ_i − ℓ|² with a few loadings ℓ per
@@ -181,8 +182,8 @@ class Uncertainty:
 
     @cached_property
     def _variance(self) -> tuple[np.ndarray, np.ndarray]:
-        """Factors whose product is the variance of the expected rating of a pair: |ℓ_u + ℓ_i − ℓ|² and
-        what either side and all pairs have on top. The last row is an entity without rows."""
+        """Factors whose product is the variance of the expected rating of a pair: |ℓ_u + ℓ_i − ℓ|²
+        and what either side and all pairs have on top. The last row is an entity without rows."""
         found = []
         for side, nu in zip(SIDES, self.tensors["level_rows"], strict=True):
             loading, own = self.tensors[f"{side}.loading"], self.tensors[f"{side}.effect"]
@@ -269,7 +270,7 @@ def _rows_of(factors: np.ndarray, code: np.ndarray) -> np.ndarray:
 def score_interval(
     known: Uncertainty, scores: np.ndarray, user: np.ndarray, item: np.ndarray, level: float
 ) -> dict[str, np.ndarray]:
-    """Scores with the interval that holds the share `level` of ratings, on the scale of the model."""
+    """Scores with the interval that holds the share `level` of ratings, on the model's scale."""
     require_level(level)
     reach = float(ndtri(0.5 + level / 2.0)) * np.sqrt(known.pair_variance(user, item) + known.noise)
     low, high = (np.clip(scores + step, 0.0, 1.0).astype(np.float32) for step in (-reach, reach))
