@@ -176,6 +176,34 @@ def test_a_search_meets_the_test_rows_once_and_the_best_trial_is_measured(
     assert direct.metrics == result.metrics
 
 
+@pytest.mark.parametrize(
+    ("method", "settings", "budget", "parts"),
+    [
+        ("mf", {}, 1, ()),
+        ("mf", {"solver": "adam"}, 1, ("validation",)),
+        ("mf", {}, 2, ("validation",)),
+        ("rd-ips", {"propensity": "naive-bayes"}, 1, ("propensity",)),
+        (
+            "rd-ips",
+            {"propensity": "naive-bayes", "solver": "adam"},
+            2,
+            ("propensity", "validation"),
+        ),
+        ("rd-ips", {"gamma": "learned"}, 1, ("propensity", "validation")),
+        ("spectrum", {}, 1, ("propensity", "validation")),
+        ("spectrum", {}, 2, ("propensity", "validation")),
+    ],
+)
+def test_uniform_rows_that_training_or_the_choice_was_given_are_counted_once(
+    method: str, settings: dict[str, object], budget: int, parts: tuple[str, ...]
+) -> None:
+    job = Job(SMALL, method, 0, settings=QUICK | settings, budget=budget)
+    split = SMALL.load().split("rd", 0)
+    context = run_jobs([job], engine="inline")[0].context
+    assert context["uniform_rows_given"] == sum(len(getattr(split, part)) for part in parts)
+    assert (context["uniform_rows_used"] == "none") is (method == "mf" and not settings)
+
+
 def test_a_trial_that_diverges_is_out_of_the_race(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_what_is_chosen_ranks_uniform_rows_no_worse_than_the_gamma_of_the_mean(
     assert "along a path" in model.report_["gamma_set_by"]
     prepared = Prepared.of(data, data.split("rd", 0), Settings.of(method, dim=3, l2=0.1, epochs=30))
     rows = prepared.calibration_rows()
+    assert model.report_["uniform_parts"] == {"calibration": len(data.uniform)}
     plain = Recommender(method, dim=3, l2=0.1, epochs=30, gamma="certified", rng=0).fit(data)
     scores = [(m.user_factors_ @ m.item_factors_.T)[rows.user, rows.item] for m in (model, plain)]
     chosen, mean = (float(auc(score, rows.liked.astype(np.int8))) for score in scores)

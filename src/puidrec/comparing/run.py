@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 import threading
 import time
@@ -383,13 +382,14 @@ def _measured(
     chosen = best(outcomes)
     measured = {**chosen.context, **measured}
     metrics = {name: measured[name] for name in evaluation if name in measured}
+    uniform = measured.pop("uniform_parts", {})
     known = {*metrics, "seconds", "validation", "method", "seed", "protocol"}
     context = {name: value for name, value in measured.items() if name not in known}
     context |= {
         "trials": len(outcomes),
         "trials_failed": failed,
         "new_users": evaluation.n_new_users,
-        "uniform_rows_given": _uniform_rows(measured, shared.split, tuned=len(outcomes) > 1),
+        "uniform_rows_given": _uniform_rows(uniform, shared.split, tuned=len(outcomes) > 1),
     }
     if context.get("refitted") is False:
         context["uniform_rows_given"] = None  # nobody here knows
@@ -405,18 +405,12 @@ def _measured(
     )
 
 
-def _uniform_rows(report: Mapping[str, Any], split: Split, *, tuned: bool) -> int:
-    """How many uniform rows training or the choice among trials was given."""
-    uses = {
-        use for use in str(report.get("uniform_rows_used", "none")).split(", ") if use != "none"
-    }
-    if counted := re.search(r"\(([\d,]+) rows\)$", str(report.get("uniform_rows_used"))):
-        return int(counted[1].replace(",", ""))
-    validates = "choice of the epoch" in uses or tuned
-    rows = len(split.validation) if validates and split.selection == "uniform" else 0
-    if uses - {"choice of the epoch"}:
-        rows += 0 if split.propensity is None else len(split.propensity)
-    return rows
+def _uniform_rows(given: Mapping[str, int], split: Split, *, tuned: bool) -> int:
+    """How many uniform rows training or the choice among trials was given; rows that calibrate
+    are both."""
+    if tuned and split.selection == "uniform" and "calibration" not in given:
+        given = {**given, "validation": len(split.validation)}
+    return sum(given.values())
 
 
 # Files

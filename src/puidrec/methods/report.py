@@ -41,8 +41,7 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
         report["gamma_set_by"] = "the posterior mean of spectrum, fitted first with uniform ratings"
     elif calibrates_gamma(prepared):
         report["gamma_set_by"] = gamma_set_by(prepared)
-    report["uniform_rows_used"] = uniform_use(prepared, fitted)
-    return report | dict(fitted.notes)
+    return report | uniform_use(prepared, fitted) | dict(fitted.notes)
 
 
 @contextlib.contextmanager
@@ -181,21 +180,27 @@ def gamma_set_by(prepared: Prepared) -> str:
     )
 
 
-def uniform_use(prepared: Prepared, fitted: Fitted) -> str:
-    """How uniform rows entered the model, in words."""
-    uses = []
-    if prepared.split.uniform_in_training:
+def uniform_use(prepared: Prepared, fitted: Fitted) -> dict[str, Any]:
+    """How uniform rows entered the model, in words, and how many of which part of the split;
+    `calibration` is propensity and validation rows together."""
+    uses, rows, split = [], {}, prepared.split
+    settings, spec = prepared.settings, prepared.settings.spec
+    if split.uniform_in_training:
         uses.append("training")
-    weighs = prepared.settings.spec.weighs_rows(prepared.settings)
-    if weighs and prepared.log.nominal.propensity.uses_uniform:
+    if spec.weighs_rows(settings) and prepared.log.nominal.propensity.uses_uniform:
         uses.append("propensity")
-    gamma, enough = prepared.settings.gamma, prepared.uniform_target().size >= MIN_UNIFORM
+    gamma, enough = settings.gamma, prepared.uniform_target().size >= MIN_UNIFORM
     calibrates = gamma in ("certified", "learned") or (calibrates_gamma(prepared) and enough)
-    if calibrates and prepared.settings.spec.uncertainty != "none":
+    if calibrates and spec.uncertainty != "none":
         uses.append(GAMMA_SCALE)
-    if prepared.settings.spec.uses_uniform not in ("", GAMMA_SCALE):
-        uses.append(prepared.settings.spec.uses_uniform)
-    chooses = prepared.settings.select != "none" and "adam" in fitted.solver
-    if chooses and prepared.split.selection == "uniform" and len(prepared.split.validation):
+    if spec.uses_uniform not in ("", GAMMA_SCALE):
+        uses.append(spec.uses_uniform)
+    if uses and split.propensity is not None:
+        rows["propensity"] = len(split.propensity)
+    chooses = settings.select != "none" and "adam" in fitted.solver
+    if chooses and split.selection == "uniform" and len(split.validation):
         uses.append("choice of the epoch")
-    return ", ".join(uses) or "none"
+        rows["validation"] = len(split.validation)
+    if gamma == "learned" and spec.uncertainty != "none":
+        rows = {"calibration": prepared.calibration_rows().user.size}
+    return {"uniform_rows_used": ", ".join(uses) or "none", "uniform_parts": rows}

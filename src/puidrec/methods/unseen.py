@@ -111,7 +111,11 @@ def _chosen(prepared: Prepared, points: Sequence[tuple[str, Fitted]], rows: Unif
     words = f"the AUC of {rows.user.size:,} uniform ratings along a path: {name}"
     validator, notes = (
         prepared.validator(),
-        {"gamma_set_by": words, "uniform_rows_used": "scale of Γ, λ"},
+        {
+            "gamma_set_by": words,
+            "uniform_rows_used": "scale of Γ, λ",
+            "uniform_parts": {"calibration": rows.user.size},
+        },
     )
     score = None if validator is None else validator.score(fitted.phi)
     # a point of the path takes few sweeps on purpose

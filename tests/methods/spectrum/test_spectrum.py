@@ -116,6 +116,7 @@ def test_rows_that_calibrate_are_uniform_outside_the_log_and_reported(world, mod
     rows = len(world.data.uniform)
     assert model.report_["spectrum"]["calibrated_on"].startswith(f"{rows:,} uniform rows")
     assert model.report_["uniform_rows_used"] == f"mixing weights ({rows:,} rows)"
+    assert model.report_["uniform_parts"] == {"calibration": rows}
     split = world.data.split("rd", 0)
     few = Recommender("spectrum", **SMALL).fit(world.data, split)
     assert (

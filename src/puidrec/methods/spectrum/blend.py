@@ -97,9 +97,11 @@ class Mixed(NamedTuple):
 def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted:
     """The mixture of the stages done, as one low-rank model."""
     members, exposure = members_of(done), exposure_scores(prepared.log.ratings)
-    rows, used, shown = prepared.calibration_rows(), "none", None
-    if rows.user.size:
-        used = f"mixing weights ({rows.user.size:,} rows)"
+    rows, shown = prepared.calibration_rows(), None
+    used: dict[str, Any] = {"uniform_rows_used": "none", "uniform_parts": {}}
+    if n := rows.user.size:
+        used["uniform_rows_used"] = f"mixing weights ({n:,} rows)"
+        used["uniform_parts"] = {"calibration": n}
     else:
         shown = out_of_fold(prepared, members.get("mf"), exposure)
     prior, reason = _prior(prepared, shown)
@@ -123,8 +125,7 @@ def blend(prepared: Prepared, done: Done, gammas: Mapping[str, float]) -> Fitted
     phi = LowRank.of(*(side.to(prepared.settings.device) for side in sides))
     validator = prepared.validator() if mixed.score is None else None
     score = validator.score(phi) if validator is not None else mixed.score
-    said = {"uniform_rows_used": used, "spectrum": notes}
-    return Fitted(phi, parameters=parameters, best_score=score, notes=said)
+    return Fitted(phi, parameters=parameters, best_score=score, notes=used | {"spectrum": notes})
 
 
 def _prior(prepared: Prepared, shown: OutOfFold | None) -> tuple[str, str]:
