@@ -16,12 +16,12 @@ from puidrec.auditing.envelope import (
     Pairs,
     band,
     box,
-    contributions,
     gamma_grid,
     normalised,
     over_grid,
     sharp,
     sharp_by_stratum,
+    sums_of_users,
 )
 from puidrec.auditing.estimates import Bootstrap, sums_by_user
 from puidrec.data.synthetic import Truth, simulation_options
@@ -209,6 +209,28 @@ def users_rows(rng: np.random.Generator, n_users: int) -> tuple[Pairs, np.ndarra
     user = np.repeat(np.arange(n_users), 5)
     z = rng.normal(0.2, 0.4, n_users)[user] + rng.normal(0, 1, user.size)
     return Pairs(z, rng.uniform(0.1, 0.6, user.size), (user % 2).astype(np.int64)), user
+
+
+def contributions(pairs: Pairs, kind: str, gamma: float, end: str) -> tuple[np.ndarray, np.ndarray]:
+    """Of every row: each is a user of its own."""
+    rows = np.arange(pairs.value.size)
+    return sums_of_users(pairs, kind, np.array([gamma]), rows, end)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_sums_of_users_are_those_of_their_rows(kind: str, end: str) -> None:
+    pairs, user = users_rows(np.random.default_rng(1), 40)
+    grid = np.array([1.0, 1.3, 2.0, 5.0])
+    found = sums_of_users(pairs, kind, grid, user + 7, end)
+    for j, gamma in enumerate(grid):
+        for by_user, by_row in zip(found, contributions(pairs, kind, gamma, end), strict=True):
+            np.testing.assert_allclose(
+                by_user[:, min(j, by_user.shape[1] - 1)],
+                np.bincount(user, by_row[:, 0]),
+                rtol=1e-12,
+                atol=1e-12,
+            )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -36,7 +36,7 @@ users effectively contribute."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -53,6 +53,7 @@ from puidrec.auditing.estimates import (
     sums_by_user,
 )
 from puidrec.errors import InputError
+from puidrec.evaluation.ranking import dense_codes
 from puidrec.evaluation.significance import resampled_sums
 from puidrec.rng import generator
 
@@ -259,21 +260,49 @@ def gamma_grid(limit: float, size: int = 41) -> np.ndarray:
     return grid
 
 
-def contributions(
-    pairs: Pairs, kind: Kind, gamma: float, end: End
+def sums_of_users(
+    pairs: Pairs, kind: Kind, strengths: np.ndarray, user: np.ndarray, end: End
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numerator and denominator of each row in an end of an envelope: their sums' ratio is that
-    end."""
+    """Numerators of every user, [users, strengths], and denominators, [users, strengths or 1]:
+    their totals' ratio is that end of an envelope at each strength."""
+    code = dense_codes(user)[1]
     z, k = pairs.value, pairs.odds
-    sign = 1.0 if end == "high" else -1.0
+    up = strengths if end == "high" else 1.0 / strengths
     if kind == "sharp":
+        tops = np.stack([np.bincount(code, row) for row in _sharp_rows(pairs, strengths, end)], 1)
+        return tops, np.bincount(code, 1.0 + k)[:, None]
+    cut = [getattr(normalised(pairs, g), end) if kind == "normalised" else 0.0 for g in strengths]
+    cuts, at = np.unique(cut, return_inverse=True)
+    # the number of cuts that a row lies beyond, where l is `up`; 1 / up elsewhere
+    cell = np.searchsorted(cuts, z, side="left" if end == "high" else "right")
+    cell += code * (cuts.size + 1)
+
+    def weighted(values: np.ndarray) -> np.ndarray:
+        by_cell = np.bincount(cell, values, minlength=seen.size * (cuts.size + 1))
+        beyond = np.cumsum(by_cell.reshape(seen.size, -1)[:, ::-1], axis=1)[:, ::-1]
+        lifted: np.ndarray = beyond[:, :1] / up + beyond[:, at + 1] * (up - 1.0 / up)
+        return lifted
+
+    seen, known = np.bincount(code), np.bincount(code, z)[:, None]
+    size = weighted(k) if kind == "normalised" else np.bincount(code, k)[:, None]
+    return known + weighted(k * z), seen[:, None] + size
+
+
+def _sharp_rows(pairs: Pairs, strengths: np.ndarray, end: End) -> Iterator[np.ndarray]:
+    """What each row adds to an end of the sharp envelope, strength by strength: thresholds differ
+    by stratum."""
+    z, k = pairs.value, pairs.odds
+    for gamma in strengths:
         levels = pairs.stratified.thresholds(gamma, high=end == "high")
         level = levels[0] if pairs.stratum is None else levels[pairs.stratum]
         beyond = z - level
-        return z + k * (level + beyond * np.where(sign * beyond > 0.0, gamma, 1.0 / gamma)), 1.0 + k
-    threshold = getattr(normalised(pairs, gamma), end) if kind == "normalised" else 0.0
-    weight = 1.0 + k * np.where(sign * (z - threshold) > 0.0, gamma, 1.0 / gamma)
-    return weight * z, weight if kind == "normalised" else 1.0 + k
+        least = 1.0 / gamma
+        ratio = (
+            np.where(beyond > 0.0, gamma, least)
+            if end == "high"
+            else (np.where(beyond < 0.0, gamma, least))
+        )
+        yield z + k * (level + beyond * ratio)
 
 
 def band(
@@ -293,11 +322,13 @@ def band(
     """
 
     def drawn(end: End) -> tuple[np.ndarray, np.ndarray]:
-        parts = [sums_by_user(user, *contributions(pairs, kind, gamma, end)) for gamma in strengths]
-        sums = np.concatenate(parts, axis=1)
-        total = sums.sum(axis=0)
+        sums = np.concatenate(sums_of_users(pairs, kind, grid, user, end), axis=1)
         draws = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "band"))
-        return total[0::2] / total[1::2], draws[:, 0::2] / draws[:, 1::2]
+        both = np.vstack([sums.sum(axis=0), draws])
+        ends = both[:, : grid.size] / both[:, grid.size :]
+        return ends[0], ends[1:]
+
+    grid = np.asarray(strengths, dtype=np.float64)
 
     return simultaneous_band(drawn("low"), drawn("high"), bootstrap.level)
 
