@@ -63,20 +63,27 @@ def certify(
     of the propensity).
     """
     check_choice("outcome", outcome, ("auto", "rating", "label"))
+    nominal, uniform = beside_uniform(data, propensity, protocol, rng, "a certificate")
+    by_level = nominal.certifies_levels(uniform) if outcome == "auto" else outcome == "rating"
+    return certify_exposure(
+        nominal, uniform, "rating" if by_level else "label", confidence=confidence, checks=checks
+    )
+
+
+def beside_uniform(
+    data: Dataset, propensity: str, protocol: str | Protocol, rng: int, what: str
+) -> tuple[NominalExposure, Interactions]:
+    """The exposure of the whole log, and the uniform rows, which `what` cannot do without."""
     if data.uniform is None or not len(data.uniform):
         raise InputError(
-            "a certificate needs uniform rows",
+            f"{what} needs uniform rows",
             found="none",
             expected="ratings of items drawn at random",
             hint="Load the data with uniform=…",
         )
     rule = all_labelled(get_protocol(protocol))
     nominal = estimate_exposure(data, data.logged.labelled(rule), None, propensity, seed=rng)
-    uniform = data.uniform.labelled(rule)
-    by_level = nominal.certifies_levels(uniform) if outcome == "auto" else outcome == "rating"
-    return certify_exposure(
-        nominal, uniform, "rating" if by_level else "label", confidence=confidence, checks=checks
-    )
+    return nominal, data.uniform.labelled(rule)
 
 
 def all_labelled(protocol: Protocol) -> Protocol:

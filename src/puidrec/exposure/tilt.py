@@ -23,11 +23,11 @@ import polars as pl
 from scipy.special import stdtrit
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.protocol import Protocol, get_protocol
+from puidrec.data.protocol import Protocol
 from puidrec.errors import InputError
 from puidrec.exposure.certificate import Segments
-from puidrec.exposure.certify import all_labelled, partitions_of
-from puidrec.exposure.estimate import NominalExposure, estimate_exposure
+from puidrec.exposure.certify import beside_uniform, partitions_of
+from puidrec.exposure.estimate import NominalExposure
 from puidrec.rng import generator
 
 MIN_ROWS = 30
@@ -210,16 +210,8 @@ def measure_tilt(
     the log are left out. It assumes that log odds are linear in the rating; a certificate assumes
     no form, and says less.
     """
-    if data.uniform is None or not len(data.uniform):
-        raise InputError(
-            "a tilt needs uniform rows",
-            found="none",
-            expected="ratings of items drawn at random",
-            hint="Load the data with uniform=…",
-        )
-    rule = all_labelled(get_protocol(protocol))
-    nominal = estimate_exposure(data, data.logged.labelled(rule), None, propensity, seed=rng)
-    drawn = nominal.unseen(data.uniform.labelled(rule))
+    nominal, uniform = beside_uniform(data, propensity, protocol, rng, "a tilt")
+    drawn = nominal.unseen(uniform)
     segments = None if by is None else _segments(nominal, by)
     rows = tilt_rows(nominal, drawn.user, drawn.item, drawn.rating, segments)
     names = ("all pairs",) if segments is None else segments.names
