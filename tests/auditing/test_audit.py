@@ -313,7 +313,8 @@ def test_a_memoriser_is_told_and_never_robust(simulation) -> None:
             assert replace(lead, measured=None).verdict == "undecided"  # by the log alone
         assert found.to_dict()["leakage"]["model"] > 0.5
         assert any(
-            text.startswith("Leakage, scores of Memory") for text in found.to_dict()["limits"]
+            text.startswith("Scores of Memory reproduce the ratings (leakage)")
+            for text in found.to_dict()["limits"]
         )
         json.dumps(found.to_dict(), allow_nan=False)
     rows = audit(learned_rows(data), data, against=worse, replicates=0)

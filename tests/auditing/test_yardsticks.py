@@ -17,6 +17,7 @@ from puidrec.auditing.verdict import (
     benchmarks,
     deciding,
     replaced,
+    scenarios,
     times_as_strong,
 )
 from puidrec.exposure.evidence import Calibration, FeatureShift
@@ -54,6 +55,15 @@ def test_a_scenario_worked_by_hand() -> None:
 @pytest.mark.parametrize(("share", "factor"), [(0.0, 2.0), (1.0, 2.0), (0.2, 0.0), (0.2, INF)])
 def test_scenarios_that_cannot_be_are_refused(refusal, share: float, factor: float) -> None:
     refusal(lambda: Scenario(share, factor), "scenario")
+
+
+def test_a_trait_that_needs_more_exposure_than_there_is_is_not_shown() -> None:
+    """Of 34 % seen, tripled exposure of one in twenty would be 0.34 × 3 / 1.1 = 93 %; of 37 %, more
+    than all."""
+    assert [row["factor"] for row in scenarios(0.34, 2.0)] == [2.0, 3.0, 1.5]
+    dense = scenarios(0.37, 2.0)
+    assert [row["factor"] for row in dense] == [2.0, 1.5]
+    assert all(row["gamma"] < 10.0 for row in dense)
 
 
 def test_a_simulated_trait_has_the_gamma_of_its_scenario() -> None:

@@ -42,6 +42,14 @@ def test_tables_keep_to_the_terminal_and_show_brackets(
     assert width - 10 < longest <= width
 
 
+def test_a_title_is_not_broken_at_the_width_of_its_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    title = "spectrum on a log of ratings, protocol rd, seed 0"
+    output.print_table(title, ("metric", "test"), [("mse", "0.1")])
+    assert title in capsys.readouterr().out.splitlines()
+
+
 def test_steps_are_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
     with output.steps("reading") as step:
         step("writing")

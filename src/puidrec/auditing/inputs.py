@@ -243,15 +243,16 @@ class AuditInputs:
     def leak(self, names: tuple[str, str]) -> str:
         """Whose scores reproduce the ratings, in words; empty where none do."""
         found = [
-            f"{name} ({share:.0%})"
+            (name, f"{share:.0%}")
             for name, share in zip(names, self.leaks, strict=False)
             if share > LEAK
         ]
         if not found:
             return ""
+        leaky, shares = (" and ".join(part) for part in zip(*found, strict=True))
         return (
-            f"leakage, scores of {' and '.join(found)} reproduce the ratings: they explain more of "
-            "what user and item means leave open than rows that a model has not seen allow"
+            f"scores of {leaky} reproduce the ratings (leakage): they explain {shares} of what "
+            "user and item means leave open, too much for ratings that a model has not seen"
         )
 
     @cached_property

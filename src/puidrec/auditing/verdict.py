@@ -191,6 +191,11 @@ class Scenario:
         by = {2.0: "doubles", 3.0: "triples"}.get(self.factor, f"multiplies by {self.factor:g}")
         return f"a hidden trait of {self.share:.0%} of the users that {by} their exposure"
 
+    def possible(self, rate: float) -> bool:
+        """Whether those who hold the trait saw less than everything, where a share `rate` of the
+        pairs was seen."""
+        return rate * self.factor < 1.0 - self.share + self.share * self.factor
+
     def gamma(self, rate: float) -> float:
         """Its Γ where a share `rate` of the pairs was seen.
 
@@ -206,7 +211,7 @@ class Scenario:
 
 
 SCENARIOS = (Scenario(0.2, 2.0), Scenario(0.05, 3.0), Scenario(0.5, 1.5))
-"""Shown in every audit."""
+"""Shown in an audit, where the log is not too dense for them."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +299,7 @@ def benchmarks(calibration: Calibration | None, gamma: float | None) -> list[dic
 
 def scenarios(rate: float, gamma: float | None) -> list[dict[str, Any]]:
     """The named scenarios, each with its Γ and whether the lead survives it."""
-    found = [(one, one.gamma(rate)) for one in SCENARIOS]
+    found = [(one, one.gamma(rate)) for one in SCENARIOS if one.possible(rate)]
     return [
         {
             "scenario": one.words,

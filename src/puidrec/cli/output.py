@@ -82,20 +82,14 @@ def print_json(content: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; the first column is text, the others are figures."""
-    table = Table(
-        title=visible(title),
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
         table.add_column(
             visible(column), justify="left" if position == 0 else "right", overflow="fold"
         )
     for row in rows:
         table.add_row(*(visible(str(cell)).replace("[", r"\[") for cell in row))
+    say(title, bold=True)  # Table(title=) would break it at the width of a narrow table
     console.print(table)
 
 
