@@ -137,6 +137,7 @@ def test_a_propensity_object_weighs_rows_and_says_what_they_are_worth(
         (1 / kept).sum() ** 2 / (1 / kept**2).sum(), rel=1e-6
     )
     assert "equal ones" in by_array._repr_html_()
+    assert str(by_array) == f"mse {by_array['mse']:.4f}"
     refusal(
         lambda: pr.evaluate(model, rows, propensity=np.full(len(rows), 0.3), **options),
         "constant",

@@ -100,6 +100,9 @@ class Evaluation(Mapping[str, float]):
     def __len__(self) -> int:
         return len(self.means)
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value:.4f}" for name, value in self.means.items())
+
     def interval(self, name: str, level: float = 0.95) -> Estimate:
         """The value with a normal interval over users."""
         if name not in self.per_user:
