@@ -295,13 +295,9 @@ def _sharp_rows(pairs: Pairs, strengths: np.ndarray, end: End) -> Iterator[np.nd
     for gamma in strengths:
         levels = pairs.stratified.thresholds(gamma, high=end == "high")
         level = levels[0] if pairs.stratum is None else levels[pairs.stratum]
-        beyond = z - level
-        least = 1.0 / gamma
-        ratio = (
-            np.where(beyond > 0.0, gamma, least)
-            if end == "high"
-            else (np.where(beyond < 0.0, gamma, least))
-        )
+        beyond = z - level  # where it is 0 the ratio does not count: one side serves both ends
+        up = gamma if end == "high" else 1.0 / gamma
+        ratio = np.where(beyond > 0.0, up, 1.0 / up)
         yield z + k * (level + beyond * ratio)
 
 
