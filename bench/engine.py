@@ -6,6 +6,7 @@
     python bench/engine.py whole 10m      one fit of `dr` with dim 32: 1m, 10m or 100m rows
     python bench/engine.py whole 10m --disk         the same from a log on disk
     python bench/engine.py whole 10m --processes 2  the same divided over processes
+    python bench/engine.py make 10m --folder F      the log of `whole`, once for several fits
     python bench/engine.py walk           the functions and files of `puidrec` that one sweep enters, by tracing
                                           one of every model of --methods on a small log
 
@@ -217,36 +218,31 @@ def bench_walk(methods: list[str]) -> list[dict[str, object]]:
     return rows
 
 
-def whole_log(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Users, items and ratings of a log."""
-    n_users, n_items, n_rows = WHOLE[name]
-    user, item = make_log(n_users, n_items, int(n_rows * 1.03))
-    return user, item, rated(user, item, n_users, n_items)
+def whole_log(name: str, folder: Path) -> Path:
+    """A file with a log's users, items and ratings; made where the folder has none."""
+    import polars as pl
+
+    file = folder / "log.parquet"
+    if not file.is_file():
+        n_users, n_items, n_rows = WHOLE[name]
+        user, item = make_log(n_users, n_items, int(n_rows * 1.03))
+        rating = rated(user, item, n_users, n_items)
+        pl.DataFrame({"user_id": user, "item_id": item, "rating": rating}).write_parquet(file)
+    return file
 
 
-def bench_whole(name: str, disk: bool, folder: Path | None) -> dict[str, object]:
-    """A whole fit of `dr` with a given L2, the making of the log not counted."""
+def bench_whole(file: Path, disk: bool) -> dict[str, object]:
+    """A whole fit of `dr` with a given L2, the reading of the log not counted."""
     import polars as pl
 
     import puidrec as pr
     from puidrec.world import join_world
 
-    if folder is not None and (folder / "log.parquet").is_file():
-        frame = pl.read_parquet(folder / "log.parquet")
-    else:
-        frame = pl.DataFrame(
-            dict(zip(("user_id", "item_id", "rating"), whole_log(name), strict=True))
-        )
     if disk:
-        assert folder is not None
-        if not (folder / "log.parquet").is_file():
-            frame.write_parquet(folder / "log.parquet")
-        del frame
-        given = {"logged": folder / "log.parquet", "scale": (1.0, 5.0), "shards": folder / "shards"}
-        data = pr.load_dataset("files", **given)
+        shards = file.with_name("shards")
+        data = pr.load_dataset("files", logged=file, scale=(1.0, 5.0), shards=shards)
     else:
-        data = pr.Dataset.from_frame(frame)
-        del frame
+        data = pr.Dataset.from_frame(pl.read_parquet(file))
     before = peak_gib()
     with join_world("cpu") as world:
         torch.set_num_threads(max(THREADS // world.size, 1))
@@ -303,7 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["fits", "whole", "walk"])
+    parser.add_argument("what", choices=["fits", "whole", "walk", "make"])
     parser.add_argument("size", nargs="?", choices=[*WHOLE], default="10m", help="of `whole`")
     parser.add_argument("--methods", default=FITS, help="of `fits`")
     parser.add_argument("--repeats", type=int, default=3)
@@ -325,12 +321,17 @@ def main() -> None:
         for row in bench_walk(args.methods.split(",")):
             print(json.dumps({"bench": "walk", **row}), flush=True)
         return
+    if args.what == "make":
+        whole_log(args.size, args.folder)
+        return
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
+        make = [sys.executable, __file__, "make", args.size, "--folder", str(folder)]
+        subprocess.run(make, check=True)  # apart: what it takes is not counted
         if args.processes > 1:
             result = divided(args.size, args.processes, folder)
         else:
-            result = bench_whole(args.size, args.disk, folder)
+            result = bench_whole(folder / "log.parquet", args.disk)
     print(json.dumps({"bench": "whole", "threads": THREADS, "disk": args.disk, **result}))
 
 

@@ -90,11 +90,11 @@ class Page:
 PAGES = {
     page.name: page
     for page in (
-        Page("paper", "tables", "0", 18.0),
-        Page("field", "tables", "0", 14.0),
-        Page("truth", "truth", "0 to 2", 10.0),
-        Page("guarantees", "guarantee_page", "one per simulated log", 7.0),
-        Page("scaling", "scaling", "0", 9.0),
+        Page("paper", "tables", "0", 12.0),
+        Page("field", "tables", "0", 9.0),
+        Page("truth", "truth", "0 to 2", 8.0),
+        Page("guarantees", "guarantee_page", "one per simulated log", 8.0),
+        Page("scaling", "scaling", "0", 22.0),
     )
 }
 

@@ -27,9 +27,9 @@ WAYS: dict[str, list[str]] = {
 FITS = {
     "1m": ("memory", "disk", "two processes", "als"),
     "10m": ("memory", "disk", "two processes", "als"),
-    "100m": ("memory", "als"),
+    "100m": ("memory", "als", "disk", "two processes"),
 }
-"""At 100 million rows a fit and its ALS take most of the page's time, so there is one of each."""
+"""At 100 million rows the fits take most of the page's time; they are last."""
 BYTES_PER_ROW = 4 * (2 * 34 + 12)
 """What a sweep moves per logged row: two gathered vectors of dim + 2 numbers and a dozen columns, 4
 bytes each."""
@@ -81,12 +81,14 @@ def one(size: str, way: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def als(size: str) -> dict[str, Any]:
+def als(size: str, folder: Path) -> dict[str, Any]:
     """Seconds of a whole fit of implicit's ALS (15 iterations) on the same log."""
     code = (
-        f"import sys; sys.path.insert(0, {str(HERE)!r}); import engine as e; "
-        f"u, i, _ = e.whole_log({size!r}); n = e.WHOLE[{size!r}][:2]; "
-        "print(e.seconds(e.als_fit(u, i, n, e.DIM, e.ALS_ITERATIONS)))"
+        f"import sys; sys.path.insert(0, {str(HERE)!r}); import engine as e, polars as pl; "
+        f"log = pl.read_parquet(e.whole_log({size!r}, e.Path({str(folder)!r}))); "
+        "user, item = (log[name].to_numpy() for name in ('user_id', 'item_id')); "
+        f"fit = e.als_fit(user, item, e.WHOLE[{size!r}][:2], e.DIM, e.ALS_ITERATIONS); "
+        "print(e.seconds(fit))"
     )
     return {"fit_s": round(float(printed([sys.executable, "-c", code])), 1)}
 
@@ -102,7 +104,7 @@ def measure_scaling(ask: Ask) -> dict[str, Any]:
                 if not file.exists() and time.monotonic() < end:
                     folder = Path(temporary) / size
                     folder.mkdir(exist_ok=True)
-                    write_json(file, als(size) if way == "als" else one(size, way, folder))
+                    write_json(file, als(size, folder) if way == "als" else one(size, way, folder))
                     print(size, way, file.read_text(encoding="utf-8"), flush=True)
                 if file.exists():
                     found[f"{size}/{way}"] = json.loads(file.read_text(encoding="utf-8"))
@@ -114,16 +116,18 @@ def measure_scaling(ask: Ask) -> dict[str, Any]:
 def scaling_text(figures: dict[str, Any], made: str) -> str:
     """The page."""
     fits, waits = figures["fits"], figures["unfinished"]
-    body, largest = [], {}
-    for key, row in fits.items():
-        size, way = key.split("/")
-        if way == "als":
+    body = []
+    largest = max(
+        (row for key, row in fits.items() if key.endswith("/memory")), key=lambda row: row["rows"]
+    )
+    for key in [f"{size}/{way}" for size in FITS for way in WAYS]:
+        row, size, way = fits.get(key), *key.split("/")
+        if row is None:
             continue
         other = fits.get(f"{size}/als", {}).get("fit_s")
         compared = ("–", "–") if other is None else (f"{other:g}", f"{row['fit_s'] / other:.1f}")
         own = (f"{row['rows']:,}", way, row["fit_s"], row["sweeps"], row["dim"], row["peak_gib"])
         body.append([*map(str, own), *compared])
-        largest = row if way == "memory" else largest
     columns = ("rows", "log", "seconds", "sweeps", "dim", "GiB", "ALS, seconds", "ratio")
     second = largest["fit_s"] / largest["sweeps"] / largest["rows"]
     return TEXT.format(
@@ -161,7 +165,7 @@ def on_paper(second: float, sweeps: int) -> str:
                     name,
                     str(machines),
                     f"{sweep:,.1f}",
-                    f"{sweeps * sweep / 3600:,.1f}",
+                    f"{sweeps * sweep / 3600:,.2f}",
                     f"{gib:,.0f}",
                 ]
             )
