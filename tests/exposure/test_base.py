@@ -8,8 +8,8 @@ from scipy.special import logit
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
 from puidrec.exposure import Exposure, make_propensity
+from puidrec.exposure.additive import fit_two_way
 from puidrec.exposure.base import ExposureCounts
-from puidrec.exposure.two_way import fit_two_way
 from puidrec.testing.propensity import all_pairs
 
 synthetic = pytest.importorskip("puidrec.data.synthetic")

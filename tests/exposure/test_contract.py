@@ -1,6 +1,5 @@
 """Every propensity of the table against the contract that ships with the package."""
 
-import numpy as np
 import pytest
 
 from puidrec.errors import InputError
@@ -18,20 +17,16 @@ class TestLogistic(PropensityContract):
         return make_propensity("logistic")
 
 
-class TestLogisticSample(PropensityContract):
-    @pytest.fixture(autouse=True)
-    def sampled(self, monkeypatch) -> None:
-        monkeypatch.setattr(additive, "TABLE_BUDGET", 0)
-        monkeypatch.setattr(additive, "SAMPLE", 5000)
-
-    def make(self) -> FittedPropensity:
-        return make_propensity("logistic")
-
-    def same(self, first: np.ndarray, second: np.ndarray) -> bool:
-        return np.allclose(first, second, rtol=1e-6)
-
-
 class TestTwoWay(PropensityContract):
+    def make(self) -> FittedPropensity:
+        return make_propensity("two-way")
+
+
+class TestTwoWayOfFewLevels(PropensityContract):
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch) -> None:
+        monkeypatch.setattr(additive, "LEVELS", 12)
+
     def make(self) -> FittedPropensity:
         return make_propensity("two-way")
 

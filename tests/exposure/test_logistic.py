@@ -6,9 +6,8 @@ from scipy import sparse
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
-from puidrec.errors import InputError
 from puidrec.exposure import additive
-from puidrec.exposure.additive import Logistic, feature_scores
+from puidrec.exposure.additive import Logistic, fit_scores
 from puidrec.exposure.base import Exposure
 from puidrec.testing.propensity import all_pairs, small_exposure
 
@@ -57,41 +56,44 @@ def test_without_features_the_bins_are_the_features():
     )
 
 
-def sampled(monkeypatch, size: int) -> None:
-    monkeypatch.setattr(additive, "TABLE_BUDGET", 0)
-    monkeypatch.setattr(additive, "SAMPLE", size)
-
-
-def test_both_modes_recover_the_truth_and_agree(monkeypatch):
-    data, truth = with_numbers()
-    pairs = all_pairs(data)
-    whole = logit(Logistic().fit(data).predict(*pairs))
-    sampled(monkeypatch, 100_000)
-    sample = logit(Logistic().fit(data).predict(*pairs))
-    assert np.sqrt(np.mean((whole - truth) ** 2)) < 0.15
-    assert np.sqrt(np.mean((sample - whole) ** 2)) < 0.05
-
-
-def test_a_sample_of_the_seen_pairs_is_moved_back_to_d(monkeypatch):
+def test_few_levels_give_the_optimum_of_all_pairs(monkeypatch):
+    """Nearly every user and item is different; the gradient over all pairs is small."""
     data, truth = with_numbers(n_users=400, n_items=300)
-    sampled(monkeypatch, 4000)
-    p = Logistic().fit(data).predict(*all_pairs(data))
-    assert p.sum() == pytest.approx(data.n_seen, rel=0.001)
-    assert np.sqrt(np.mean((logit(p) - truth) ** 2)) < 0.25
+    pairs = all_pairs(data)
+    whole = Logistic().fit(data).predict(*pairs)
+    monkeypatch.setattr(additive, "LEVELS", 100)
+    p = Logistic().fit(data).predict(*pairs)
+    assert np.sqrt(np.mean((logit(whole) - truth.ravel()) ** 2)) < 0.15
+    np.testing.assert_allclose(logit(p), logit(whole), atol=2e-3)
+    assert p.sum() == pytest.approx(data.n_seen, rel=1e-4)
 
 
-def test_only_what_is_too_large_to_tabulate_is_sampled(monkeypatch):
-    assert Logistic().fit(small_exposure()).describe()["mode"] == "cells"
-    data, _ = with_numbers(n_users=2000, n_items=1100)
-    monkeypatch.setattr(additive, "SAMPLE", 2000)
-    assert Logistic().fit(data).describe()["mode"] == "sample"
-    with pytest.raises(InputError, match="expected the log itself"):
-        Logistic().fit(replace(data, log=None))
+def test_counts_alone_are_enough():
+    data, _ = with_numbers()
+    pairs = all_pairs(data)
+    np.testing.assert_array_equal(
+        Logistic().fit(data).predict(*pairs),
+        Logistic().fit(replace(data, log=None)).predict(*pairs),
+    )
+
+
+def test_the_optimum_is_reached_where_columns_differ_in_scale_by_far():
+    """As pseudo-features are, of thousands of distinct rows: the slope of the loss vanishes."""
+    random = np.random.default_rng(0)
+    scales = np.geomspace(1e-2, 3.0, 30)
+    slopes = random.normal(size=30) / scales / 8
+    data, _ = with_numbers(1, 2000, 1500, (tuple(slopes * scales), (0.6,)))
+    data = replace(data, user_features=sparse.csr_array(data.user_features.toarray() * scales))
+    constant, user, item = fit_scores(data)
+    p = expit(constant + user[:, None] + item)
+    x = data.user_features.toarray()
+    beta = np.linalg.lstsq(x, user, rcond=None)[0]
+    slope = x.T @ (p.sum(1) - data.counts.user_degree) + beta
+    assert np.abs(slope / np.abs(x).sum(0)).max() < 1e-3 * data.rate * 1500
 
 
 def test_feature_scores_are_the_linear_predictor_of_each_side():
     data, truth = with_numbers(n_users=400, n_items=300)
-    user, item = feature_scores(data)
+    _, user, item = fit_scores(data)
     found = (user[:, None] + item).ravel()
     assert np.corrcoef(found, truth)[0, 1] > 0.99
-    assert feature_scores(Exposure(data.counts)) == (None, None)

@@ -1,5 +1,5 @@
-"""The solver by numeric derivative, by scipy's own minimiser, from far starts; classes of equal
-degree."""
+"""The solver by numeric derivative, by scipy's own minimiser, from far starts; and levels of
+scores."""
 
 import numpy as np
 import pytest
@@ -9,17 +9,25 @@ from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from puidrec.exposure import additive
 from puidrec.exposure.additive import (
     AdditiveProblem,
-    ClassSide,
+    Levels,
     Ridge,
-    calibrating_shift,
+    Side,
+    State,
     centred,
     minimise,
 )
-from puidrec.exposure.two_way import DegreeClasses, Strata, fit_budget
+from puidrec.exposure.rates import calibrating_shift
 
 RIDGE = Ridge(0.7, 1.3, 2.0, 0.1)
+
+
+def side(size, seen, bins, offset=0.0):
+    """Every kind has an effect of its own, equal within the kind."""
+    offset = np.broadcast_to(offset, size.shape)
+    return Side(bins, size, seen, offset, sparse.eye_array(size.size, format="csr"), size)
 
 
 def problem(seed=0, features=True, scale=1.0):
@@ -40,11 +48,11 @@ def problem(seed=0, features=True, scale=1.0):
     design = sparse.csr_array(random.normal(size=(5, 2))) if features else None
     observed, offset = seen.sum(axis=1), random.normal(size=5)
     users = (
-        ClassSide.of_members(size, observed, user_bin, offset)
+        side(size, observed, user_bin, offset)
         if design is None
-        else ClassSide(size, observed, user_bin, design, np.ones(2), offset)
+        else Side(user_bin, size, observed, offset, design, np.ones(2))
     )
-    items = ClassSide.of_members(item_size, seen.sum(axis=0), item_bin, random.normal(size=4))
+    items = side(item_size, seen.sum(axis=0), item_bin, random.normal(size=4))
     start = np.append(np.full(6, -1.0), np.zeros((2 if features else 5) + 4))
     return AdditiveProblem(users, items, cells, -1.0), start
 
@@ -56,7 +64,7 @@ def objective(vector, task, ridge):
     user, item = u.design.toarray() @ a, b
     logit = cell[np.ix_(u.bin, i.bin)] + (user + u.offset)[:, None] + item + i.offset
     value = (np.multiply.outer(u.size, i.size) * np.logaddexp(0, logit)).sum()
-    value -= (u.observed * user).sum() + (i.observed * item).sum() + (task.cells * cell).sum()
+    value -= (u.seen * user).sum() + (i.seen * item).sum() + (task.cells * cell).sum()
     value += 0.5 * ridge.user * (u.weight * a**2).sum() + 0.5 * ridge.item * (i.weight * b**2).sum()
     return (
         value
@@ -70,7 +78,7 @@ def test_gradient_and_curvature_are_the_derivatives(features):
     task, start = problem(1, features)
     random = np.random.default_rng(2)
     point, step = start + random.normal(0, 0.5, start.size), 1e-5
-    state = task.state(point, RIDGE)
+    state = State(task, point, RIDGE)
     basis = np.eye(point.size) * step
     slope = [
         (objective(point + e, task, RIDGE) - objective(point - e, task, RIDGE)) / (2 * step)
@@ -79,10 +87,11 @@ def test_gradient_and_curvature_are_the_derivatives(features):
     np.testing.assert_allclose(state.gradient, slope, rtol=1e-5, atol=1e-4)
     product = np.array([state.hessian(e / step) for e in basis])
     ahead, behind = (
-        np.array([task.state(point + sign * e, RIDGE).gradient for e in basis]) for sign in (1, -1)
+        np.array([State(task, point + sign * e, RIDGE).gradient for e in basis]) for sign in (1, -1)
     )
     np.testing.assert_allclose(product, (ahead - behind) / (2 * step), rtol=1e-4, atol=1e-3)
-    np.testing.assert_allclose(state.diagonal()[6:], np.diag(product)[6:])
+    direction = state.newton_direction()
+    np.testing.assert_allclose(state.hessian(direction), -state.gradient, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("features", [True, False])
@@ -121,65 +130,49 @@ def test_interactions_are_what_rows_and_columns_leave():
     np.testing.assert_allclose(centred(inner), inner)
 
 
-def drawn(seed, n=3000, n_bins=4, offset=False):
+def drawn(seed, n=3000, n_bins=4):
     random = np.random.default_rng(seed)
-    bins = random.integers(0, n_bins, n, dtype=np.int32)
-    degree = random.poisson(np.exp(random.normal(3, 1, n)))
-    strata = Strata.build(bins, random.normal(size=n).round(1) if offset else None)
-    return DegreeClasses.build(strata, degree), bins, degree
+    bins, size = random.integers(0, n_bins, n), random.integers(1, 4, n).astype(float)
+    return side(size, size, bins), random.normal(0, 2, n).round(random.integers(1, 6))
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 1000), st.integers(20, 400), st.booleans())
-def test_grouping_keeps_the_totals_of_every_bin(seed, limit, offset):
-    classes, bins, degree = drawn(seed, offset=offset)
-    side = classes.at_most(limit).side()
-    np.testing.assert_allclose(np.bincount(side.bin, weights=side.size), np.bincount(bins))
-    np.testing.assert_allclose(
-        np.bincount(side.bin, weights=side.observed), np.bincount(bins, weights=degree)
-    )
+@given(st.integers(0, 1000), st.integers(4, 4000))
+def test_levels_keep_bins_and_totals(seed, most):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(additive, "LEVELS", most)
+        kinds, score = drawn(seed)
+        levels = Levels.cut(kinds, score)
+    assert levels.value.size <= max(most, 4)
+    np.testing.assert_array_equal(levels.bin[levels.of], kinds.bin)
+    for weight in (np.ones(kinds.size.size), kinds.size, kinds.size * np.exp(score)):
+        total = np.bincount(kinds.bin, weight)
+        by_level = np.bincount(levels.of, weight)
+        np.testing.assert_allclose(levels.bins.T @ by_level, total)
+    rare = levels.size * np.exp(levels.value)
+    np.testing.assert_allclose(rare.sum(), (kinds.size * np.exp(score)).sum())
 
 
-def test_the_limit_is_kept_down_to_one_class_per_stratum():
-    classes, _, _ = drawn(0)
-    assert classes.n_classes > 400
-    assert classes.at_most(10**6).n_classes == classes.n_classes
-    for limit in (200, 50, 4):
-        assert classes.at_most(limit).n_classes <= limit
-    assert classes.at_most(1).n_classes == 4
+def test_few_scores_are_levels_of_their_own():
+    kinds, score = drawn(0)
+    levels = Levels.cut(kinds, score.round(1))
+    np.testing.assert_allclose(levels.shift, 0.0, atol=1e-12)
+    assert levels.value.size == len(set(zip(kinds.bin, score.round(1), strict=True)))
 
 
-def test_values_return_to_entities_exactly_or_on_a_smooth_curve():
-    classes, _, degree = drawn(1)
-    side = classes.side()
-    np.testing.assert_allclose(
-        classes.to_entities(np.log1p(side.observed / side.size)), np.log1p(degree)
-    )
-    coarse = classes.at_most(80)
-    side = coarse.side()
-    curve = lambda d: np.sqrt(np.log1p(d) + 1)  # noqa: E731
-    found = coarse.to_entities(curve(side.observed / side.size))
-    np.testing.assert_allclose(found, curve(degree), atol=0.02)
-
-
-def test_budget_keeps_the_smaller_side_whole():
-    large, small = drawn(2, 5000)[0], drawn(3, 60, 1)[0]
-    users, items = fit_budget(large, small, 10_000)
-    assert users.n_classes * items.n_classes <= 10_000
-    assert items.n_classes == small.n_classes
-    assert fit_budget(large, small, 10**9) == (large, small)
-
-
-def test_strata_split_offsets_within_bins_and_never_equal_ones():
-    random = np.random.default_rng(4)
-    bins, offset = random.integers(0, 3, 900, dtype=np.int32), random.normal(size=900).round(1)
-    strata = Strata.build(bins, offset)
-    np.testing.assert_array_equal(strata.bin[strata.of], bins)
-    pairs = {}
-    for key, stratum in zip(zip(bins, offset, strict=True), strata.of, strict=True):
-        assert pairs.setdefault(key, stratum) == stratum
-    assert np.mean((strata.offset[strata.of] - offset) ** 2) < 0.01, "means of narrow levels"
-    assert np.isclose(np.average(strata.offset, weights=np.bincount(strata.of)), offset.mean())
+@pytest.mark.parametrize("centre", [-6.0, -2.0, 0.0])
+def test_expected_pairs_of_a_level_follow_its_slope(centre, monkeypatch):
+    """Against sums over all pairs, at any density of exposure."""
+    monkeypatch.setattr(additive, "LEVELS", 100)
+    random = np.random.default_rng(1)
+    score = random.normal(centre, 1.0, 900), random.normal(0.0, 1.0, 700)
+    sides = [side(np.ones(x.size), np.zeros(x.size), np.zeros(x.size, int), x) for x in score]
+    task = AdditiveProblem(*sides, np.zeros((1, 1)), 0.0)
+    state = State(task, np.zeros(1 + 900 + 700), Ridge(0.0, 0.0, 0.0, 0.0))
+    p = expit(np.add.outer(*score))
+    exact = np.concatenate([[p.sum()], p.sum(1), p.sum(0)])
+    np.testing.assert_allclose(state.gradient, exact, rtol=2e-3)
+    np.testing.assert_allclose(state.information[0], (p * (1 - p)).sum(1), rtol=0.06)
 
 
 @given(st.integers(0, 1000), st.floats(1e-6, 0.999), st.floats(0.1, 8.0))

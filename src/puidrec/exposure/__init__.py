@@ -24,7 +24,7 @@ __all__ = [
 _BUILT_IN: dict[str, str | Callable[..., FittedPropensity]] = {
     "cells": "puidrec.exposure.rates:Cells",
     "logistic": "puidrec.exposure.additive:Logistic",
-    "two-way": "puidrec.exposure.two_way:TwoWay",
+    "two-way": "puidrec.exposure.additive:TwoWay",
     "balanced": "puidrec.exposure.balancing:Balanced",
     "kernel": "puidrec.exposure.balancing:Kernel",
     "naive-bayes": "puidrec.exposure.rates:NaiveBayes",

@@ -1,77 +1,119 @@
-"""Logistic regression of exposure over all of D when users and items fall into classes: `logistic`,
-and what `two-way` is fitted with.
+"""Logistic regression of exposure over all of D by a score of the user and one of the item:
+`logistic`, and `two-way`, which has an effect of every user and item as well.
 
-    logit p_kl = cell[bin of k, bin of l] + offset_k + (X a)_k + offset_l + (Z b)_l
+    logit p_ui = cell[bin of u, bin of i] + offset_u + (X a)_u + offset_i + (Z b)_i
 
-for classes k of users and l of items. The likelihood of all |users| × |items| pairs is a sum over
-the K × L table of classes weighted by their sizes, and the data enter through sums only: observed
-pairs per user class, per item class and per cell. Newton's method, its linear systems by conjugate
+The likelihood of all |users| × |items| pairs needs the log through sums alone: seen pairs per user,
+per item and per cell. What the model expects depends on scores only, so D is a table of *levels*
+of scores: one per distinct score where these are few, else narrow ranges, within which expected
+numbers of pairs follow the slope of their level. Newton's method, its linear systems by conjugate
 gradients.
 
-`logistic` has a class per distinct feature row and no bins. Where numbers make nearly every row
-distinct, it is fitted on a case-control sample whose intercept is moved back to D.
+A hidden confounder that belongs to the user or to the item is a fixed effect of exposure, so
+`two-way` recovers it from degrees; only what varies from pair to pair stays hidden. It takes the
+feature scores of `logistic` as offsets, so that differences which bins are too coarse to show are
+not taken for a hidden trait.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit, logit
 
-from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, FittedPropensity, one_hot
-from puidrec.rng import generator
+from puidrec.exposure.base import Exposure, ExposureCounts, FittedPropensity, one_hot
 
 MAX_STEPS = 60
-MAX_HALVINGS = 30
-TABLE_BUDGET = 2_000_000
-"""Largest table of user classes × item classes."""
+LEVELS = 1_400
+"""Most levels of scores of a side, all bins together."""
 RIDGE = 1.0
 """L2 of the slopes of `logistic`."""
 FREE = 1e-9
 """Ridge of its intercept; above 0 only so that an empty table stays finite."""
-SAMPLE = 200_000
-"""Seen pairs of a case-control sample, and unseen ones."""
-SCORE_LEVELS = 1000
+MIN_VARIANCE, MAX_VARIANCE = 1e-5, 25.0
+CELL_RIDGE = 1e-3
+MAX_ROUNDS = 12
+GRID, ZOOMS = 9, 9
+"""Variances compared at a time, and how often the interval between the best one's neighbours is
+looked at more closely: log v is found to 3e-5."""
 
 
 @dataclass(frozen=True)
-class ClassSide:
-    """Classes of users (or of items) that the model cannot tell apart."""
+class Side:
+    """Users (or items), or kinds of them that the model cannot tell apart."""
 
-    size: np.ndarray
-    """Members of each class."""
-    observed: np.ndarray
-    """Observed pairs of each class, all members together."""
     bin: np.ndarray
+    size: np.ndarray
+    """Members of each kind."""
+    seen: np.ndarray
+    """Seen pairs of each kind, all members together."""
+    offset: np.ndarray
+    """Known part of the log-odds."""
     design: sparse.csr_array
-    """Features [classes, columns]: coefficients to effects."""
+    """Features [kinds, columns]: coefficients to scores."""
     weight: np.ndarray
     """How many effects share each coefficient: what its ridge penalty is multiplied with."""
-    offset: np.ndarray | float = 0.0
-    """Known part of the log-odds of each class."""
-
-    @classmethod
-    def of_members(
-        cls, size: np.ndarray, observed: np.ndarray, bins: np.ndarray, offset: np.ndarray | float
-    ) -> ClassSide:
-        """Every member has an effect of its own, equal within a class."""
-        return cls(size, observed, bins, sparse.eye_array(size.size, format="csr"), size, offset)
 
     @cached_property
     def turned(self) -> sparse.csc_array:
         """Made once: Newton's method asks for thousands of products with it."""
         return self.design.T
 
-    @cached_property
-    def by_bin(self) -> sparse.csc_array:
-        """Sums over the classes of each bin, [bins, classes]."""
-        return one_hot(self.bin).T
+
+@dataclass(frozen=True)
+class Levels:
+    """Kinds with nearly the same score, within a bin."""
+
+    of: np.ndarray
+    """Level of each kind."""
+    bins: sparse.csr_array
+    """Indicators of the bin of each level."""
+    value: np.ndarray
+    """Score of each level: exact for the sum of rare pairs, whose odds are their chances."""
+    size: np.ndarray
+    shift: np.ndarray
+    """Score of each kind less that of its level."""
+
+    @classmethod
+    def cut(cls, side: Side, score: np.ndarray) -> Levels:
+        """One per distinct score, else ranges of equal width."""
+        of = kinds_of(side.bin, score)
+        if of.max() >= LEVELS:
+            steps = max(LEVELS // (int(side.bin.max()) + 1), 1)
+            place = (score - score.min()) / np.ptp(score) * steps
+            of = kinds_of(side.bin, np.minimum(place.astype(np.int64), steps - 1))
+        first, size = np.unique(of, return_index=True)[1], np.bincount(of, side.size)
+        value = score[first]
+        value = value + np.log(np.bincount(of, side.size * np.exp(score - value[of])) / size)
+        bins = one_hot(side.bin[first], int(side.bin.max()) + 1)
+        return cls(of, bins, value, size, score - value[of])
+
+    def members(self, side: Side, seen: np.ndarray, information: np.ndarray) -> np.ndarray:
+        """By how much members of a kind count in their level: expected numbers follow the slope of
+        their logarithm there, and add up to the level's."""
+        factor = np.exp(self.shift * (information / np.maximum(seen, 1e-300))[self.of])
+        return factor / (np.bincount(self.of, side.size * factor) / self.size)[self.of]
+
+    @property
+    def bin(self) -> np.ndarray:
+        """Bin of each level."""
+        return self.bins.indices
+
+
+def kinds_of(*columns: np.ndarray) -> np.ndarray:
+    """A number per distinct row of the columns, in their order."""
+    order = np.lexsort(columns[::-1])
+    new = np.zeros(order.size, bool)
+    for column in columns:
+        new[1:] |= np.diff(column[order]) != 0
+    found = np.empty(order.size, np.int64)
+    found[order] = np.cumsum(new)
+    return found
 
 
 @dataclass(frozen=True)
@@ -93,10 +135,10 @@ class AdditiveProblem:
     A point is one vector: the table of cells, the coefficients of users, those of items.
     """
 
-    users: ClassSide
-    items: ClassSide
+    users: Side
+    items: Side
     cells: np.ndarray
-    """Observed pairs per (user bin, item bin)."""
+    """Seen pairs per (user bin, item bin)."""
     centre: float
     """Overall log-odds."""
 
@@ -107,7 +149,7 @@ class AdditiveProblem:
         return cell.reshape(self.cells.shape), user, item
 
     def effects(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cells, effects of user classes, effects of item classes."""
+        """Cells, scores of users, scores of items."""
         cell, user, item = self.split(point)
         return cell, self.users.design @ user, self.items.design @ item
 
@@ -122,104 +164,88 @@ class AdditiveProblem:
         user, item = ridge.user * self.users.weight * user, ridge.item * self.items.weight * item
         return np.concatenate([cells.ravel(), user, item])
 
-    def from_centre(self, point: np.ndarray) -> np.ndarray:
-        """A point seen from where the penalties are 0: all cells at `centre`."""
-        return point - np.where(np.arange(point.size) < self.cells.size, self.centre, 0.0)
 
-    def logit(self, point: np.ndarray) -> np.ndarray:
-        """Log-odds of every pair of classes."""
-        cell, user, item = self.effects(point)
-        table: np.ndarray = cell[np.ix_(self.users.bin, self.items.bin)]
-        table += (user + self.users.offset)[:, None]
-        table += item + self.items.offset
-        return table
-
-    def value(self, point: np.ndarray, ridge: Ridge) -> float:
-        """The loss itself, up to a constant (the observed pairs' offsets)."""
-        u, i = self.users, self.items
-        cell, user, item = self.effects(point)
-        loss = u.size @ np.logaddexp(0.0, self.logit(point)) @ i.size
-        loss -= (self.cells * cell).sum() + u.observed @ user + i.observed @ item
-        off = self.from_centre(point)
-        return float(loss + 0.5 * off @ self.pull(off, ridge))
-
-    def state(self, point: np.ndarray, ridge: Ridge) -> State:
-        """Gradient and curvature at a point."""
-        u, i = self.users, self.items
-        logit = self.logit(point)
-        p = expit(logit, out=logit)
-        expected = p * u.size[:, None]
-        expected *= i.size
-        rows, columns = expected.sum(axis=1), expected.sum(axis=0)
-        cells = u.by_bin @ (i.by_bin @ expected.T).T
-        gradient = self.gather(cells - self.cells, rows - u.observed, columns - i.observed)
-        gradient += self.pull(self.from_centre(point), ridge)
-        np.subtract(1.0, p, out=p)
-        expected *= p
-        return State(self, ridge, gradient, expected)
-
-
-@dataclass(frozen=True)
 class State:
     """Gradient at a point, and the Hessian there as a product with a direction, never as a
     matrix."""
 
-    problem: AdditiveProblem
-    ridge: Ridge
-    gradient: np.ndarray
-    weight: np.ndarray
-    """Binomial variance of each class pair, [user classes, item classes]."""
-
-    @cached_property
-    def user_information(self) -> np.ndarray:
-        """Binomial variance per user class."""
-        return self.weight.sum(axis=1)
-
-    @cached_property
-    def item_information(self) -> np.ndarray:
-        """Binomial variance per item class."""
-        return self.weight.sum(axis=0)
+    def __init__(self, problem: AdditiveProblem, point: np.ndarray, ridge: Ridge) -> None:
+        self.problem, self.ridge = problem, ridge
+        sides = u, i = problem.users, problem.items
+        cell, *scores = problem.effects(point)
+        self.levels = lu, li = [
+            Levels.cut(side, score + side.offset) for side, score in zip(sides, scores, strict=True)
+        ]
+        table = cell[np.ix_(lu.bin, li.bin)]
+        table += lu.value[:, None]
+        table += li.value
+        p = expit(table, out=table)
+        expected = lu.bins.T @ (lu.size[:, None] * (p * li.size @ li.bins))
+        seen = p @ li.size, lu.size @ p
+        p -= p * p
+        self.weight = p
+        """Variance of a pair of levels."""
+        # sums of it over the pairs of a user (item) of each level: all, and by bin of the other
+        self.totals = p @ li.size, lu.size @ p
+        self.by_item_bin, self.by_user_bin = (
+            p * li.size @ li.bins,
+            (lu.size[:, None] * p).T @ lu.bins,
+        )
+        factors = [
+            level.members(*parts)
+            for level, *parts in zip(self.levels, sides, seen, self.totals, strict=True)
+        ]
+        self.members = [side.size * f for side, f in zip(sides, factors, strict=True)]
+        self.information = [
+            f * total[level.of]
+            for f, total, level in zip(factors, self.totals, self.levels, strict=True)
+        ]
+        """Variance per user, and per item."""
+        rows, columns = (
+            m * s[level.of] for m, s, level in zip(self.members, seen, self.levels, strict=True)
+        )
+        self.gradient = problem.gather(expected - problem.cells, rows - u.seen, columns - i.seen)
+        off = np.where(np.arange(point.size) < problem.cells.size, problem.centre, 0.0)
+        self.gradient += problem.pull(point - off, ridge)
 
     @cached_property
     def cell_information(self) -> np.ndarray:
-        """Binomial variance per (user bin, item bin)."""
-        return self.problem.users.by_bin @ self._by_item_bin
-
-    @cached_property
-    def _by_item_bin(self) -> np.ndarray:
-        return (self.problem.items.by_bin @ self.weight.T).T
-
-    @cached_property
-    def _by_user_bin(self) -> np.ndarray:
-        return self.problem.users.by_bin @ self.weight
+        """Variance per (user bin, item bin)."""
+        users = self.levels[0]
+        return users.bins.T @ (users.size[:, None] * self.by_item_bin)
 
     def hessian(self, direction: np.ndarray) -> np.ndarray:
         """Hessian times direction: two products with the table of weights, the rest on bins."""
-        u, i = self.problem.users, self.problem.items
-        cell, user, item = self.problem.effects(direction)
-        rows = self.user_information * user + self.weight @ item
-        rows += (self._by_item_bin * cell[u.bin]).sum(axis=1)
-        columns = self.item_information * item + user @ self.weight
-        columns += (self._by_user_bin * cell[:, i.bin]).sum(axis=0)
-        cells = self.cell_information * cell + u.by_bin @ (self._by_item_bin * user[:, None])
-        cells += (i.by_bin @ (self._by_user_bin * item).T).T
-        return self.problem.gather(cells, rows, columns) + self.problem.pull(direction, self.ridge)
-
-    def diagonal(self) -> np.ndarray:
-        """Diagonal of the Hessian: the preconditioner."""
-        u, i, r = self.problem.users, self.problem.items, self.ridge
-        parts = [
-            self.cell_information.ravel() + r.cell + r.interaction,
-            u.design.power(2).T @ self.user_information + r.user * u.weight,
-            i.design.power(2).T @ self.item_information + r.item * i.weight,
+        cell, *moved = self.problem.effects(direction)
+        lu, li = self.levels
+        user, item = (
+            np.bincount(level.of, members * move)
+            for level, members, move in zip(self.levels, self.members, moved, strict=True)
+        )
+        across = (
+            self.weight @ item + (self.by_item_bin * cell[lu.bin]).sum(axis=1),
+            user @ self.weight + (self.by_user_bin * cell.T[li.bin]).sum(axis=1),
+        )
+        own = [
+            members * (total[level.of] * move + other[level.of])
+            for members, total, level, move, other in zip(
+                self.members, self.totals, self.levels, moved, across, strict=True
+            )
         ]
-        return np.concatenate(parts)
+        cells = self.cell_information * cell
+        cells += lu.bins.T @ (self.by_item_bin * user[:, None])
+        cells += (li.bins.T @ (self.by_user_bin * item[:, None])).T
+        return self.problem.gather(cells, *own) + self.problem.pull(direction, self.ridge)
 
     def newton_direction(self) -> np.ndarray:
-        """Solve Hessian · direction = −gradient."""
+        """Solve Hessian · direction = −gradient, preconditioned by the diagonal."""
+        sides, ridge = (self.problem.users, self.problem.items), self.ridge
+        diagonal = [self.cell_information.ravel() + ridge.cell + ridge.interaction]
+        for side, info, own in zip(sides, self.information, (ridge.user, ridge.item), strict=True):
+            diagonal.append(side.design.power(2).T @ (side.size * info) + own * side.weight)
+        jacobi = sparse.diags_array(1.0 / np.maximum(np.concatenate(diagonal), 1e-12))
         shape = (self.gradient.size, self.gradient.size)
         operator = LinearOperator(shape, matvec=self.hessian, dtype=np.float64)
-        jacobi = sparse.diags_array(1.0 / np.maximum(self.diagonal(), 1e-12))
         return cg(operator, -self.gradient, rtol=1e-4, maxiter=200, M=jacobi)[0]
 
 
@@ -232,55 +258,27 @@ def centred(cell: np.ndarray) -> np.ndarray:
 def minimise(
     problem: AdditiveProblem, point: np.ndarray, ridge: Ridge, *, tolerance: float = 1e-12
 ) -> tuple[np.ndarray, State]:
-    """Newton's method to the minimum (the problem is convex), halving steps that do not lower the
-    loss.
+    """Newton's method to the minimum: the problem is convex, so a step is short enough where the
+    slope along it has not turned to more than half its size.
 
     Stops when the Newton decrement, the loss still to gain twice over, is below `tolerance` ×
-    observed pairs.
+    seen pairs.
     """
-    state = problem.state(point, ridge)
+    state = State(problem, point, ridge)
     limit = tolerance * max(float(problem.cells.sum()), 1.0)
     for _ in range(MAX_STEPS):
         direction = state.newton_direction()
-        slope = float(state.gradient @ direction)
+        slope, step = float(state.gradient @ direction), 1.0
         if -slope < limit:
             break
-        before: float | None = None
-        step = 1.0
-        for _ in range(MAX_HALVINGS):
-            trial = point + step * direction
-            reached = problem.state(trial, ridge)
-            if float(reached.gradient @ direction) <= 0.0:
-                break  # still descending there, so by convexity lower than here
-            before = problem.value(point, ridge) if before is None else before
-            if problem.value(trial, ridge) <= before + 1e-4 * step * slope + 1e-13 * abs(before):
+        while step > 1e-9:
+            reached = State(problem, point + step * direction, ridge)
+            after = float(reached.gradient @ direction)
+            if after <= -0.5 * slope:
                 break
-            step /= 2.0
-        else:
-            break  # no step lowers the loss: rounding decides from here on
-        point, state = trial, reached
+            step *= max(slope / (slope - after), 0.1)  # where a parabola would have its minimum
+        point, state = point + step * direction, reached
     return point, state
-
-
-def calibrating_shift(log_odds: np.ndarray, pairs: np.ndarray, n_seen: float) -> float:
-    """The δ with Σ pairs · σ(log_odds + δ) = n_seen: a model must expect as many seen pairs as
-    there are."""
-    from scipy.optimize import brentq  # takes long to import; most methods do without
-
-    def surplus(shift: float) -> float:
-        return float((pairs * expit(log_odds + shift)).sum()) - n_seen
-
-    return float(brentq(surplus, -60.0, 60.0, xtol=1e-14))
-
-
-@dataclass(frozen=True)
-class AdditiveScore:
-    """logit p = constant + user score + item score."""
-
-    constant: float
-    user: np.ndarray
-    item: np.ndarray
-    mode: Literal["cells", "sample"]
 
 
 class Logistic(FittedPropensity):
@@ -289,107 +287,196 @@ class Logistic(FittedPropensity):
     name = "logistic"
 
     def _fit(self, data: Exposure) -> None:
-        self.score_ = fit_scores(data)
+        self.constant_, self.user_, self.item_ = fit_scores(data)
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
-        score = self.score_
-        return expit(score.constant + score.user[users] + score.item[items])
+        return expit(self.constant_ + self.user_[users] + self.item_[items])
 
     def _details(self) -> dict[str, Any]:
-        return {"mode": self.score_.mode, "ridge": RIDGE}
+        return {"ridge": RIDGE}
 
 
-def feature_scores(data: Exposure) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """What the features say of each user and of each item: log-odds, None for a side without
-    features."""
-    if data.user_features is None and data.item_features is None:
-        return None, None
-    score = fit_scores(data)
-    return (
-        None if data.user_features is None else score.user - score.user.mean(),
-        None if data.item_features is None else score.item - score.item.mean(),
-    )
-
-
-def fit_scores(data: Exposure) -> AdditiveScore:
-    """Over all of D through distinct feature rows where these are few, else on a sample."""
+def fit_scores(data: Exposure) -> tuple[float, np.ndarray, np.ndarray]:
+    """Constant, and what the features say of each user and each item, in log-odds."""
     counts = data.counts
-    designs = [
-        one_hot(bins) if features is None else features
-        for features, bins in (
-            (data.user_features, counts.user_bin),
-            (data.item_features, counts.item_bin),
-        )
-    ]
-    kinds = [_distinct_rows(design) for design in designs]
-    if (int(kinds[0].max()) + 1) * (int(kinds[1].max()) + 1) > TABLE_BUDGET:
-        return fit_sample(data, designs)
-    degrees = (counts.user_degree, counts.item_degree)
-    users, items = (_side(*side) for side in zip(designs, kinds, degrees, strict=True))
+
+    def side(features: sparse.csr_array | None, bins: np.ndarray, degree: np.ndarray) -> Side:
+        design = one_hot(bins) if features is None else features
+        none, one = np.zeros(bins.size), np.ones(bins.size)
+        width = np.ones(design.shape[1])
+        return Side(np.zeros(bins.size, int), one, degree, none, design, width)
+
     problem = AdditiveProblem(
-        users, items, np.full((1, 1), float(data.n_seen)), float(logit(data.rate))
+        side(data.user_features, counts.user_bin, counts.user_degree),
+        side(data.item_features, counts.item_bin, counts.item_degree),
+        np.full((1, 1), float(data.n_seen)),
+        float(logit(data.rate)),
     )
-    start = np.zeros(1 + users.weight.size + items.weight.size)
+    start = np.zeros(1 + problem.users.weight.size + problem.items.weight.size)
     start[0] = problem.centre
     point, _ = minimise(problem, start, Ridge(RIDGE, RIDGE, 0.0, FREE))
+    cell, user, item = problem.effects(point)
+    return float(cell[0, 0]), user, item
+
+
+@dataclass(frozen=True)
+class TwoWayEffects:
+    """The fitted parts of logit p = cell_logit[bins] + offsets + user_effect + item_effect."""
+
+    cell_logit: np.ndarray
+    """m(x) as far as bins tell, [user bins, item bins]."""
+    user_effect: np.ndarray
+    """s_u, [users]: log-odds beyond the features, shrunk for sampling noise; sums to 0 within a
+    user bin."""
+    item_effect: np.ndarray
+    """t_i, [items]."""
+    user_variance: np.ndarray
+    """What is still uncertain of s_u (posterior variance 1/(information + ridge)), [users]."""
+    item_variance: np.ndarray
+    user_bin: np.ndarray
+    item_bin: np.ndarray
+    ridge: Ridge
+    """The ridges used; 1/ridge is the variance of the effects among entities."""
+    user_offset: np.ndarray
+    """The rest of m(x): the feature score of each user, 0 without."""
+    item_offset: np.ndarray
+
+    def logit(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Log-odds of exposure of pairs."""
+        cell = self.cell_logit[self.user_bin[users], self.item_bin[items]]
+        known = self.user_offset[users] + self.item_offset[items]
+        return cell + known + self.user_effect[users] + self.item_effect[items]
+
+
+def fit_two_way(
+    counts: ExposureCounts,
+    ridge: Ridge | None = None,
+    *,
+    user_offset: np.ndarray | None = None,
+    item_offset: np.ndarray | None = None,
+) -> TwoWayEffects:
+    """Maximise the penalised likelihood of exposure over D = users × items.
+
+    ridge: None takes empirical Bayes, 1/variance of the effects beyond what sampling explains, for
+    users, items, and cells beyond row and column effects of bins. Offsets: log-odds of each user
+    and item known beforehand.
+    """
+    user_offset = np.zeros(counts.n_users) if user_offset is None else user_offset
+    item_offset = np.zeros(counts.n_items) if item_offset is None else item_offset
+    users, user_kind = _kinds(counts.user_bin, counts.user_degree, user_offset)
+    items, item_kind = _kinds(counts.item_bin, counts.item_degree, item_offset)
+    overall = float(logit((counts.cells.sum() + 0.5) / (counts.pairs.sum() + 1.0)))
+    problem = AdditiveProblem(users, items, counts.cells.astype(np.float64), overall)
+    start = _start(problem, counts.pairs)
+    fit = _fit_ridges(problem, start) if ridge is None else minimise(problem, start, ridge)
+    point, state = fit
+    used, (cell, user, item) = state.ridge, problem.split(point)
+    user_variance, item_variance = (
+        1.0 / (information + own)
+        for information, own in zip(state.information, (used.user, used.item), strict=True)
+    )
+    return TwoWayEffects(
+        cell,
+        user[user_kind],
+        item[item_kind],
+        user_variance[user_kind],
+        item_variance[item_kind],
+        counts.user_bin,
+        counts.item_bin,
+        used,
+        user_offset,
+        item_offset,
+    )
+
+
+def _kinds(bins: np.ndarray, degree: np.ndarray, offset: np.ndarray) -> tuple[Side, np.ndarray]:
+    """Entities of equal bin, degree and offset share an effect; and the kind of each entity."""
+    of = kinds_of(bins, degree, offset)
+    first, size = np.unique(of, return_index=True)[1], np.bincount(of).astype(np.float64)
+    same = sparse.eye_array(size.size, format="csr")
+    return Side(bins[first], size, size * degree[first], offset[first], same, size), of
+
+
+def _start(problem: AdditiveProblem, pairs: np.ndarray) -> np.ndarray:
+    """Smoothed cell rates and log degree ratios: the Poisson solution, close where exposure is
+    rare."""
+    total, whole = problem.cells.sum(), pairs.sum()
+    rate = (problem.cells + 10.0 * (total + 0.5) / (whole + 1.0)) / (pairs + 10.0)
+    parts = [logit(np.clip(rate, 1e-9, 1 - 1e-9)).ravel()]
+    for side in (problem.users, problem.items):
+        mean = np.bincount(side.bin, side.seen) / np.maximum(np.bincount(side.bin, side.size), 1.0)
+        parts.append(np.log((side.seen / side.size + 1.0) / (mean[side.bin] + 1.0)))
+    return np.concatenate(parts)
+
+
+def _fit_ridges(problem: AdditiveProblem, point: np.ndarray) -> tuple[np.ndarray, State]:
+    """Alternate the fit and the empirical-Bayes variances of its effects; the last fit is exact."""
+    ridge = Ridge(1.0, 1.0, 1.0, CELL_RIDGE)
+    for _ in range(MAX_ROUNDS - 1):
+        point, state = minimise(problem, point, ridge, tolerance=1e-6)
+        before, ridge = ridge, _effect_ridges(problem, point, state)
+        if all(
+            abs(np.log(a / b)) < 0.01 for a, b in zip(astuple(ridge), astuple(before), strict=True)
+        ):
+            break
+    return minimise(problem, point, ridge)
+
+
+def _effect_ridges(problem: AdditiveProblem, point: np.ndarray, state: State) -> Ridge:
+    """1/variance of user effects, item effects and interactions at the current fit."""
+    ridge, (of_user, of_item) = state.ridge, state.information
     cell, user, item = problem.split(point)
-    return AdditiveScore(float(cell[0, 0]), designs[0] @ user, designs[1] @ item, "cells")
+    parts = (
+        (user, 1.0 / of_user, problem.users.size, ridge.user),
+        (item, 1.0 / of_item, problem.items.size, ridge.item),
+        (centred(cell), 1.0 / state.cell_information, 1.0, ridge.interaction),
+    )
+    user_ridge, item_ridge, interaction = (
+        1.0 / effect_variance(s * (1.0 + lam * noise), noise, size) for s, noise, size, lam in parts
+    )
+    return Ridge(user_ridge, item_ridge, interaction, CELL_RIDGE)
 
 
-def fit_sample(data: Exposure, designs: list[sparse.csr_array]) -> AdditiveScore:
-    """Seen pairs against unseen ones drawn from D; slopes are those of D, the intercept is set by
-    calibration."""
-    from sklearn.linear_model import LogisticRegression
+def effect_variance(
+    estimate: np.ndarray, noise: np.ndarray, size: np.ndarray | float = 1.0
+) -> float:
+    """Maximum likelihood variance v of effects seen through noise: estimate ~ N(0, v + noise),
+    `size` times each.
 
-    if data.log is None:
-        raise InputError(
-            "too many distinct feature rows for counts alone",
-            expected="the log itself",
-            hint="Use the propensity 'cells'.",
-        )
-    random = generator(0, "propensity")
-    log = np.sort(data.log.user.astype(np.int64) * data.counts.n_items + data.log.item)
-    seen = log if log.size <= SAMPLE else log[random.choice(log.size, SAMPLE, replace=False)]
-    pairs = np.concatenate([seen, _draw_unseen(log, data, random)])
-    user, item = pairs // data.counts.n_items, pairs % data.counts.n_items
-    rows = sparse.csr_array(sparse.hstack([designs[0][user], designs[1][item]], format="csr"))
-    label = np.arange(user.size) < seen.size
-    fitted = LogisticRegression(C=1.0 / RIDGE, max_iter=1000).fit(rows, label)
-    slopes = np.split(fitted.coef_[0], [designs[0].shape[1]])
-    scores = [design @ slope for design, slope in zip(designs, slopes, strict=True)]
-    (u, n_u), (i, n_i) = (_levels(score) for score in scores)
-    shift = calibrating_shift(u[:, None] + i, np.multiply.outer(n_u, n_i), float(data.n_seen))
-    return AdditiveScore(shift, scores[0], scores[1], "sample")
+    `estimate` is the unshrunk working value s + score/information. Effects no larger than their
+    noise give the smallest variance, so that a ridge of 1/v removes them.
+    """
+    squares = estimate**2
+
+    def deviance(v: float) -> float:
+        spread = v + noise
+        return float(np.sum(size * (np.log(spread) + squares / spread)))
+
+    low, high = np.log(MIN_VARIANCE), np.log(MAX_VARIANCE)
+    for _ in range(ZOOMS):  # SciPy's search takes longer to import than this takes
+        grid = np.linspace(low, high, GRID)
+        best = int(np.argmin([deviance(float(np.exp(log_v))) for log_v in grid]))
+        low, high = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
+    return max(float(np.exp(grid[best])), MIN_VARIANCE)
 
 
-def _draw_unseen(log: np.ndarray, data: Exposure, random: np.random.Generator) -> np.ndarray:
-    """Uniform pairs of D (as sortable keys) that are not in the log, with replacement; fewer where
-    few are unseen."""
-    drawn = random.integers(0, data.n_pairs, int(SAMPLE / max(1.0 - data.rate, 0.1)))
-    place = np.minimum(np.searchsorted(log, drawn), log.size - 1)
-    drawn = drawn[log[place] != drawn][:SAMPLE]
-    if not drawn.size:
-        raise InputError("no unseen pair was drawn", found=f"{data.rate:.1%} of D seen")
-    return drawn
+class TwoWay(FittedPropensity):
+    """Features through bins and linear scores, and an effect of every user and item."""
 
+    name = "two-way"
 
-def _levels(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scores as at most `SCORE_LEVELS` values (means of neighbours) and how many entities have
-    each."""
-    parts = np.array_split(np.sort(score), min(SCORE_LEVELS, score.size))
-    return np.array([part.mean() for part in parts]), np.array([float(part.size) for part in parts])
+    def _fit(self, data: Exposure) -> None:
+        user = item = None
+        if data.user_features is not None or data.item_features is not None:
+            _, user, item = fit_scores(data)
+            # a side without features says nothing beyond its bins
+            user = None if data.user_features is None else user - user.mean()
+            item = None if data.item_features is None else item - item.mean()
+        self.effects_ = fit_two_way(data.counts, user_offset=user, item_offset=item)
 
+    def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
+        return expit(self.effects_.logit(users, items))
 
-def _distinct_rows(design: sparse.csr_array) -> np.ndarray:
-    """A number per distinct feature row, by a random projection that equal rows share to the last
-    bit."""
-    design.sort_indices()
-    projected = design @ np.random.default_rng(20).standard_normal(design.shape[1])
-    return np.unique(projected, return_inverse=True)[1]
-
-
-def _side(design: sparse.csr_array, kind: np.ndarray, degree: np.ndarray) -> ClassSide:
-    first = np.unique(kind, return_index=True)[1]
-    size, observed = np.bincount(kind).astype(np.float64), np.bincount(kind, weights=degree)
-    rows = sparse.csr_array(design[first])
-    return ClassSide(size, observed, np.zeros(size.size, np.int64), rows, np.ones(rows.shape[1]))
+    def _details(self) -> dict[str, Any]:
+        ridge = self.effects_.ridge
+        return {"user_effect_sd": ridge.user**-0.5, "item_effect_sd": ridge.item**-0.5}

@@ -126,9 +126,10 @@ class ExposureCounts:
         )
 
 
-def one_hot(codes: np.ndarray) -> sparse.csr_array:
-    """Codes as indicator columns, [entities, largest code + 1]."""
-    return sparse.csr_array((np.ones(codes.size), (np.arange(codes.size), codes)))
+def one_hot(codes: np.ndarray, n: int | None = None) -> sparse.csr_array:
+    """Codes as indicator columns, [entities, n or largest code + 1]."""
+    shape = (codes.size, int(codes.max()) + 1 if n is None else n)
+    return sparse.csr_array((np.ones(codes.size), codes, np.arange(codes.size + 1)), shape=shape)
 
 
 def check_pairs(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int) -> None:

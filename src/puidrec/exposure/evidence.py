@@ -22,9 +22,9 @@ from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import row_slices
 from puidrec.data.tables import row_starts
 from puidrec.errors import InputError
+from puidrec.exposure.additive import TwoWayEffects, fit_two_way
 from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.entropy import Estimator, Gains, bernoulli_kl, information_gains
-from puidrec.exposure.two_way import TwoWayEffects, fit_two_way
 from puidrec.features.bins import SideBins, bin_side, cross
 from puidrec.features.encode import binned_design, missing_fields
 from puidrec.rng import Rng, generator

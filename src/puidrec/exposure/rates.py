@@ -10,7 +10,6 @@ from scipy.special import expit, logit
 
 from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
-from puidrec.exposure.additive import calibrating_shift
 from puidrec.exposure.base import Exposure, ExposureCounts, FittedPropensity
 
 SMOOTHING = 1.0
@@ -25,6 +24,17 @@ def independent_rates(counts: ExposureCounts) -> np.ndarray:
     row = logit((seen.sum(axis=1) + overall) / (pairs.sum(axis=1) + 1.0))
     column = logit((seen.sum(axis=0) + overall) / (pairs.sum(axis=0) + 1.0))
     return _calibrated(row[:, None] + column - logit(overall), counts)
+
+
+def calibrating_shift(log_odds: np.ndarray, pairs: np.ndarray, n_seen: float) -> float:
+    """The δ with Σ pairs · σ(log_odds + δ) = n_seen: a model must expect as many seen pairs as
+    there are."""
+    from scipy.optimize import brentq  # takes long to import; most methods do without
+
+    def surplus(shift: float) -> float:
+        return float((pairs * expit(log_odds + shift)).sum()) - n_seen
+
+    return float(brentq(surplus, -60.0, 60.0, xtol=1e-14))
 
 
 def _calibrated(log_odds: np.ndarray, counts: ExposureCounts) -> np.ndarray:

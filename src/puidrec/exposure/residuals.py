@@ -18,12 +18,12 @@ from typing import Literal
 import numpy as np
 from scipy.special import chndtrix, logit
 
+from puidrec.exposure.additive import MIN_VARIANCE, TwoWayEffects, effect_variance
 from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.bounds import Gamma, bin_max, bin_mean, require_pairs
 from puidrec.exposure.entropy import bernoulli_kl
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.rates import smoothed_rates
-from puidrec.exposure.two_way import MIN_VARIANCE, TwoWayEffects, effect_variance
 
 Around = Literal["features", "cells"]
 """The nominal propensity that the residuals are relative to."""
