@@ -14,7 +14,7 @@ import pytest
 import puidrec as pr
 from puidrec import fold_in
 from puidrec.data.synthetic import simulate
-from puidrec.fold_in import BySeen, Rows, solve
+from puidrec.fold_in import BySeen, by_entity, solve
 
 EXACT: dict[str, Any] = {"dim": 4, "l2": 0.1, "select": "none", "epochs": 2_000}
 
@@ -44,7 +44,7 @@ def test_solve_is_the_ridge_of_each_user() -> None:
     x, user, other = rng.normal(size=(9, 3)), rng.integers(0, 5, 40), rng.integers(0, 9, 40)
     target = rng.normal(size=40)
     user[user == 2] = 1  # user 2 has no row
-    rows, order = Rows.of(user, other, 5)
+    rows, order = by_entity(user, other, 5)
     z = solve(x, rows, target[order], 0.7)
     for k in range(5):
         own = x[other[user == k]]
@@ -54,12 +54,12 @@ def test_solve_is_the_ridge_of_each_user() -> None:
 
 def test_users_are_expected_by_what_they_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leave-one-out residuals that choose and spread are those of fits without the user."""
-    monkeypatch.setattr(fold_in, "RIDGES", [0.1])
+    monkeypatch.setattr(fold_in, "RIDGES", np.array([0.1]))
     rng = np.random.default_rng(2)
     items, saw = rng.normal(size=(9, 2)), rng.random((12, 9)) < 0.5
     users = rng.normal(size=(12, 2))
     user, other = np.nonzero(saw)
-    seen = Rows.of(user, other, 12)[0]
+    seen = by_entity(user, other, 12)[0]
     found = BySeen.of(users, items, seen)
     n = saw.sum(1)
     x = np.column_stack([saw @ items / np.sqrt(n + 1.0)[:, None], np.log1p(n)])
@@ -82,10 +82,10 @@ def test_rows_before_count_again_without_their_targets() -> None:
         rng.integers(0, 9, 60),
     )
     target, late = rng.normal(size=60), rng.random(60) < 0.3
-    everything = solve(x, Rows.of(user, other, 4)[0], target, 0.5)
-    start = solve(x, Rows.of(user[~late], other[~late], 4)[0], target[~late], 0.5)
+    everything = solve(x, by_entity(user, other, 4)[0], target, 0.5)
+    start = solve(x, by_entity(user[~late], other[~late], 4)[0], target[~late], 0.5)
     left = np.where(late, target - np.einsum("kd,kd->k", start[user], x[other]), 0.0)
-    more = solve(x, Rows.of(user, other, 4)[0], left, 0.5)
+    more = solve(x, by_entity(user, other, 4)[0], left, 0.5)
     np.testing.assert_allclose(start + more, everything, atol=1e-12)
 
 

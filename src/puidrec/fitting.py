@@ -21,7 +21,6 @@ from puidrec.data.split import Split, split_without_test
 from puidrec.data.tables import rows_outside
 from puidrec.entities import CALIBRATED
 from puidrec.errors import InputError
-from puidrec.fold_in import training_mse
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted
 from puidrec.methods.report import shown_progress, training_report
@@ -29,6 +28,7 @@ from puidrec.methods.stages import train_stages
 from puidrec.optimise.adam import Progress
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.optimise.devices import require_device, threads_for
+from puidrec.optimise.stopping import pair_scores
 from puidrec.settings import Settings
 from puidrec.view import History
 from puidrec.world import World
@@ -90,8 +90,10 @@ def fit_model(
         "protocol": None if every else split.protocol.name,
         "seed": split.seed,
     }
-    if model.train_rows_ is not None and settings.loss == "squared" and settings.target == "rating":
-        model.report_["training_mse"] = training_mse(model, model.train_rows_)
+    rows = model.train_rows_
+    if rows is not None and settings.loss == "squared" and settings.target == "rating":
+        errors = pair_scores(fitted.phi, rows.user, rows.item) - data.scale.unit(rows.rating)
+        model.report_["training_mse"] = round(float(np.mean(errors**2)), 6)  # noise, to `fold_in`
 
 
 def split_for(

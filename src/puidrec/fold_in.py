@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import torch
-from scipy import sparse
 
-from puidrec.data.dataset import IdMap, Interactions
+from puidrec.data.dataset import IdMap
 from puidrec.data.schema import (
     Frame,
     Origin,
@@ -39,6 +39,7 @@ from puidrec.data.schema import (
     to_polars,
     with_our_names,
 )
+from puidrec.data.tables import pair_matrix, row_starts
 from puidrec.entities import (
     SIDES,
     Entities,
@@ -50,12 +51,12 @@ from puidrec.entities import (
 )
 from puidrec.errors import InputError
 from puidrec.evaluation.ranking import ranges
+from puidrec.optimise.stopping import pair_scores
+from puidrec.scores.low_rank import LowRank
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender
 
-CELLS, ENTITIES = 2**21, 256
-"""Numbers gathered at once (16 MB), and most entities, so that they stay near the processor."""
 SMALL = 1e-6
 """Directions in which trained users differ by less than this share of the largest are no
 directions."""
@@ -64,19 +65,11 @@ DEFAULT_NOISE = 0.05
 versions)."""
 
 
-class Rows(NamedTuple):
-    """Rows of entities 0, 1, …: `other[start[k]:start[k + 1]]` are the codes of the other side that
-    k goes with."""
-
-    start: np.ndarray
-    other: np.ndarray
-
-    @classmethod
-    def of(cls, entity: np.ndarray, other: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
-        """From pairs in any order; and the order that sorts them."""
-        order = np.argsort(entity, kind="stable")
-        start = np.concatenate([[0], np.cumsum(np.bincount(entity, minlength=n))])
-        return cls(start, other[order]), order
+def by_entity(entity: np.ndarray, other: np.ndarray, n: int) -> tuple[PairsByUser, np.ndarray]:
+    """The codes of the other side that each of n entities goes with, from pairs in any order; and
+    the order that sorts the pairs."""
+    order = np.argsort(entity, kind="stable")
+    return (row_starts(entity, n), other[order]), order
 
 
 RIDGES = 10.0 ** np.arange(-3.0, 3.0)
@@ -92,39 +85,32 @@ class BySeen(NamedTuple):
     basis: np.ndarray
 
     @classmethod
-    def of(cls, users: np.ndarray, items: np.ndarray, seen: Rows) -> BySeen:
+    def of(cls, users: np.ndarray, items: np.ndarray, seen: PairsByUser) -> BySeen:
         """The ridge that predicts users best without themselves, in squared error of scores."""
         x, mean = _sums_of_seen(seen, items), users.mean(0)
         centre, size = x.mean(0), np.maximum(x.std(0), 1e-9)
         u, s, axes = np.linalg.svd((x - centre) / size, full_matrices=False)
         along, gram, n = u.T @ (users - mean), items.T @ items, len(users)
-
-        def left_out(ridge: float) -> np.ndarray:
-            share = s**2 / (s**2 + ridge * n)
+        least = np.inf
+        for ridge in RIDGES * n:
+            share = s**2 / (s**2 + ridge)
             own = 1.0 - 1.0 / n - u**2 @ share  # what of a user's residual is not its own doing
-            left = users - mean - (u * share) @ along
-            return np.asarray(left / np.maximum(own, 1e-9)[:, None])
+            left = (users - mean - (u * share) @ along) / np.maximum(own, 1e-9)[:, None]
+            error = float(np.sum((left @ gram) * left))
+            if error < least:
+                least, best, left_out = error, ridge, left
+        weight = (axes.T * (s / (s**2 + best))) @ along / size[:, None]
+        return cls(mean - centre @ weight, weight, _directions(left_out))
 
-        def error(ridge: float) -> float:
-            left = left_out(ridge)
-            return float(np.sum((left @ gram) * left))
-
-        ridge = min(RIDGES, key=error)
-        weight = (axes.T * (s / (s**2 + ridge * n))) @ along / size[:, None]
-        return cls(mean - centre @ weight, weight, _directions(left_out(ridge)))
-
-    def mean(self, seen: Rows, items: np.ndarray) -> np.ndarray:
+    def mean(self, seen: PairsByUser, items: np.ndarray) -> np.ndarray:
         """Factors expected of users, before any rating."""
         return np.asarray(self.offset + _sums_of_seen(seen, items) @ self.weight)
 
 
-def _sums_of_seen(seen: Rows, items: np.ndarray) -> np.ndarray:
+def _sums_of_seen(seen: PairsByUser, items: np.ndarray) -> np.ndarray:
     """The items' factors summed over those seen, by the root of their number; and its logarithm."""
-    n = np.diff(seen.start)
-    pairs = sparse.csr_array(
-        (np.ones(seen.other.size), seen.other, seen.start), (n.size, len(items))
-    )
-    sums = np.asarray(pairs @ items)
+    n = np.diff(seen[0])
+    sums = pair_matrix(*seen, np.ones(seen[1].size), len(items)) @ items
     return np.column_stack([sums / np.sqrt(n + 1.0)[:, None], np.log1p(n)])
 
 
@@ -160,41 +146,22 @@ class Prior:
         return np.concatenate([values, more])
 
 
-def solve(x: np.ndarray, rows: Rows, target: np.ndarray, penalty: float) -> np.ndarray:
-    """z of each entity, [n, coordinates], from its rows; a batch of small positive systems at a
-    time.
+def solve(x: np.ndarray, rows: PairsByUser, target: np.ndarray, penalty: float) -> np.ndarray:
+    """z of each entity, [n, coordinates], from its rows.
 
     x: coordinates of the other side; target: what they shall explain, row by row.
     """
-    width = x.shape[1]
-    if not width:  # the other side's coordinates tell nothing apart (`popularity`)
-        return np.zeros((rows.start.size - 1, 0))
-    x, ridge = np.ascontiguousarray(x, np.float64), penalty * np.eye(width)
-    counts, result = np.diff(rows.start), np.zeros((rows.start.size - 1, width))
-    order, first = np.argsort(counts, kind="stable"), 0  # of like numbers of rows: little padding
-    while first < order.size:
-        most = int(counts[order[min(first + ENTITIES, order.size) - 1]])
-        block = order[first : first + min(max(1, CELLS // (width * (width + most))), ENTITIES)]
-        first += block.size
-        place = np.arange(int(counts[block].max()))
-        there = place < counts[block, None]
-        at = np.where(there, rows.start[block, None] + place, 0)
-        gathered = (x[rows.other[at]] if rows.other.size else x[at]) * there[:, :, None]
-        turned = gathered.transpose(0, 2, 1)
-        values = target[at] if target.size else np.zeros(at.shape)
-        slope = turned @ values[:, :, None]
-        result[block] = np.linalg.solve(turned @ gathered + ridge, slope)[:, :, 0]
+    start, other = rows
+    ridge, result = penalty * np.eye(x.shape[1]), np.zeros((start.size - 1, x.shape[1]))
+    for k, (first, last) in enumerate(pairwise(start.tolist())):
+        own = x[other[first:last]]
+        result[k] = np.linalg.solve(own.T @ own + ridge, own.T @ target[first:last])
     return result
 
 
 def scores_at(left: np.ndarray, right: np.ndarray, u: np.ndarray, i: np.ndarray) -> np.ndarray:
-    """⟨left_u, right_i⟩ of pairs in double precision, as many at once as fit into the cache."""
-    found = np.zeros(u.size)
-    step = max(1, CELLS // (8 * left.shape[1]))
-    for start in range(0, u.size, step):
-        part = slice(start, start + step)
-        found[part] = np.einsum("kd,kd->k", left[u[part]], right[i[part]], dtype=np.float64)
-    return found
+    """⟨left_u, right_i⟩ of pairs."""
+    return pair_scores(LowRank.of(torch.from_numpy(left), torch.from_numpy(right)), u, i)
 
 
 def prior_of(model: Recommender, side: Side) -> Prior:
@@ -235,8 +202,7 @@ def _population(model: Recommender, side: Side) -> Prior:
     mean, by_seen = factors.mean(0), None
     noise = float(model.report_.get("training_mse", DEFAULT_NOISE))
     if side == "user" and model.settings.method == "spectrum":
-        seen = Rows(*(np.asarray(part) for part in model.seen_))
-        by_seen = BySeen.of(factors, model.item_factors_.astype(np.float64), seen)
+        by_seen = BySeen.of(factors, model.item_factors_.astype(np.float64), model.seen_)
     every = np.broadcast_to(mean, factors.shape)
     return Prior(every, _directions(factors - mean), max(noise, 1e-6), by_seen=by_seen)
 
@@ -291,7 +257,7 @@ def folded_factors(
     require_foldable(model)
     prior = prior_of(model, "user")
     mean, basis = np.where(codes[:, None] >= 0, prior.mean[codes], prior.unknown), prior.basis
-    rows, order = Rows.of(user, item, codes.size)
+    rows, order = by_entity(user, item, codes.size)
     if prior.by_seen is not None:
         mean, basis = prior.by_seen.mean(rows, model.item_factors_), prior.by_seen.basis
     left = model.rating_scale_.unit(rating) - scores_at(mean, model.item_factors_, user, item)
@@ -417,23 +383,16 @@ def updated_sides(
     ]
     now, items = [own.copy() for own in start], np.asarray(model.seen_[1])
     users = np.repeat(np.arange(model.seen_[0].size - 1), np.diff(model.seen_[0]))
-    old = [Rows.of(users, items, sizes[0])[0], Rows.of(items, users, sizes[1])[0]]
+    old = by_entity(users, items, sizes[0])[0], by_entity(items, users, sizes[1])[0]
     for k in (0, 1) * sweeps:
         touched, place = np.unique(pairs[k], return_inverse=True)
-        first, last = old[k].start[touched], old[k].start[touched + 1]
-        before = old[k].other[ranges(first, last)]
+        first, last = old[k][0][touched], old[k][0][touched + 1]
+        before = old[k][1][ranges(first, last)]
         entity = np.concatenate([np.repeat(np.arange(touched.size), last - first), place])
         other = np.concatenate([before, pairs[1 - k] + sizes[1 - k]])
         left = target - scores_at(start[k], now[1 - k], pairs[k], pairs[1 - k])
-        rows, order = Rows.of(entity, other, touched.size)
+        rows, order = by_entity(entity, other, touched.size)
         x = np.concatenate([start[1 - k], now[1 - k]]) @ priors[k].basis
         z = solve(x, rows, np.append(np.zeros(before.size), left)[order], priors[k].penalty)
         now[k][touched] = start[k][touched] + z @ priors[k].basis.T
     return now[0].astype(np.float32), now[1].astype(np.float32)
-
-
-def training_mse(model: Recommender, rows: Interactions) -> float:
-    """Mean squared error on training rows, ratings on 0..1: folding users in takes it for noise."""
-    scores = scores_at(model.user_factors_, model.item_factors_, rows.user, rows.item)
-    errors = scores - model.rating_scale_.unit(rows.rating)
-    return round(float(np.mean(errors**2)) if len(rows) else 0.0, 6)
