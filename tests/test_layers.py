@@ -29,7 +29,6 @@ LAYERS = (
     "losses",
     "methods.table",
     "settings",
-    "parameters",
     "history",
     "optimise",
     "methods",

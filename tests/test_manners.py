@@ -19,8 +19,8 @@ from puidrec.comparing.comparison import markdown
 from puidrec.comparing.summary import DETERMINISTIC
 from puidrec.errors import NoValueWarning
 from puidrec.methods import METHODS
-from puidrec.parameters import OWN, check_parameters
 from puidrec.report.charts import canvas
+from puidrec.settings import OWN, check_parameters
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +95,10 @@ def test_a_table_of_pairs_says_which_are_known(
         ("mf", {"gamma": 2}, ("mf has no parameter gamma", "dim")),
         ("ips", {"alpha": 2.0}, ("ips has no parameter alpha", "min_propensity")),
         ("mf", {"liked": False}, ("mf has no parameter liked",)),
-        ("mf", {"dim": "16"}, ("dim is no number", "without quotes")),
-        ("mf", {"dim": True}, ("dim is no number", "whole number")),
+        ("mf", {"dim": "16"}, ("setting dim", "valid integer", "16")),
+        ("mf", {"dim": True}, ("setting dim", "valid integer", "True")),
         ("mf", {"dim": -3}, ("dim", "-3", "1")),
-        ("mf", {"l2": "0.1"}, ("l2 is no number",)),
+        ("mf", {"l2": "0.1"}, ("setting l2", "valid number")),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(

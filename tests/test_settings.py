@@ -94,8 +94,8 @@ def test_gamma_below_one_is_refused(gamma, refusal) -> None:
     assert "Γ" in message or "gamma" in message
 
 
-def test_numbers_written_as_text_are_numbers() -> None:
-    assert Settings.of("rd-ips", gamma="1.5", dim="8").gamma == 1.5
+def test_a_gamma_written_as_text_is_a_number() -> None:
+    assert Settings.of("rd-ips", gamma="1.5").gamma == 1.5
 
 
 def test_unknown_rules_are_refused_before_training(refusal) -> None:

@@ -24,8 +24,7 @@ from puidrec.data.tables import pairs_among
 from puidrec.entities import CALIBRATED, PairsByUser, Side, merged_pairs, paired_ids
 from puidrec.errors import InputError, not_fitted
 from puidrec.methods.table import DEFAULT_METHOD
-from puidrec.parameters import check_parameters
-from puidrec.settings import Parameters, Settings
+from puidrec.settings import Parameters, Settings, check_parameters
 from puidrec.view import History, html_table, view
 
 if TYPE_CHECKING:

@@ -1,18 +1,20 @@
-"""Every hyperparameter, declared once: typed, described, checked. All other modules receive this
-object."""
+"""Every hyperparameter, declared once: typed, described, checked; and which method has which. All
+other modules receive this object."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from puidrec.errors import InputError
 from puidrec.exposure import PROPENSITIES
 from puidrec.exposure.gamma import PRESETS
 from puidrec.methods.table import ALL_LOSSES, DEFAULT_METHOD, MethodSpec, get_method
+from puidrec.plugins import named
 
 if TYPE_CHECKING:
     from puidrec.losses.pointwise import TargetScale
@@ -26,26 +28,12 @@ REMOVED = {
 }
 """Settings of 0.1 that are gone, and what to do instead."""
 VALIDATION_METRICS = ("auto", "auc", "uauc", "mse")
-
-
-def _backbones() -> Collection[str]:
-    from puidrec.scores import BACKBONES
-
-    return BACKBONES
-
-
-def _heads() -> Collection[str]:
-    from puidrec.losses.pair_loss import HEADS
-
-    return HEADS
-
-
-NAMED: dict[str, Callable[[], Collection[str]]] = {
-    "backbone": _backbones,
-    "loss": lambda: ALL_LOSSES,
-    "head": _heads,
-    "propensity": lambda: PROPENSITIES,
-    "metric": lambda: VALIDATION_METRICS,
+NAMED = {
+    "backbone": "puidrec.scores:BACKBONES",
+    "loss": ALL_LOSSES,
+    "head": "puidrec.losses.pair_loss:HEADS",
+    "propensity": PROPENSITIES,
+    "metric": VALIDATION_METRICS,
 }
 """Settings that name a row of a table, which is looked up where it is not the default."""
 
@@ -110,7 +98,7 @@ class Settings(BaseModel):
 
     # what is not declared here must be a parameter of the method's own: `_check_own`
     model_config = ConfigDict(
-        extra="allow", frozen=True, validate_default=True, allow_inf_nan=False
+        extra="allow", frozen=True, strict=True, validate_default=True, allow_inf_nan=False
     )
 
     method: str = Field(DEFAULT_METHOD, description="A row of the table of methods.")
@@ -264,11 +252,8 @@ class Settings(BaseModel):
     def adjusts(self) -> bool:
         """Whether seen pairs are reweighted: IDs already stand for what belongs to users and items,
         features do not."""
-        return (
-            self.adjust
-            if self.adjust is not None
-            else self.ids is not True and self.backbone != "mf"
-        )
+        without_ids = self.ids is not True and self.backbone != "mf"
+        return without_ids if self.adjust is None else self.adjust
 
     def own(self, kind: type[Own]) -> Own:
         """The parameters that only this method has."""
@@ -277,21 +262,22 @@ class Settings(BaseModel):
     def given(self, *without: str) -> dict[str, Any]:
         """What departs from the defaults, the method's own parameters included."""
         kind, extra = self.spec.own_params, self.model_extra or {}
-        usual = (
-            {} if kind is None else {name: own.default for name, own in kind.model_fields.items()}
-        )
-        shown = self.model_dump(exclude_defaults=True, exclude={"method", *without, *extra})
-        return shown | {name: value for name, value in extra.items() if value != usual.get(name)}
+        fields = {} if kind is None else kind.model_fields
+        usual = {name for name, value in extra.items() if value == fields[name].default}
+        return self.model_dump(exclude_defaults=True, exclude={"method", *without, *usual})
 
     def replace(self, **changes: Any) -> Self:
         """A checked copy with some settings changed; another method has other parameters of its
         own."""
-        values = self.model_dump()
-        if changes.get("method", self.method) != self.method:
-            values = {
-                name: value for name, value in values.items() if name in type(self).model_fields
-            }
+        another = changes.get("method", self.method) != self.method
+        values = self.model_dump(exclude=set(self.model_extra or ()) if another else None)
         return type(self).of(**{**values, **changes})
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        """NumPy's numbers are numbers; text and truth values are none."""
+        return value.item() if isinstance(value, np.generic) else value
 
     @field_validator("gamma")
     @classmethod
@@ -306,16 +292,16 @@ class Settings(BaseModel):
     def _combinations(self) -> Self:
         """Refuse unknown names and settings that contradict each other, with a sentence that says
         why."""
-        changed = [
-            name for name in NAMED if getattr(self, name) != type(self).model_fields[name].default
-        ]
-        for name in changed:  # the default is in the table, which loads torch
-            value, table = getattr(self, name), NAMED[name]()
+        for name, place in NAMED.items():
+            value = getattr(self, name)
+            if value == type(self).model_fields[name].default:
+                continue  # it is in the table, which loads torch
+            table = named(place)
             if value not in table:
                 words = "validation metric" if name == "metric" else name
-                raise InputError(
-                    f"unknown {words}", found=value, expected=f"one of {', '.join(table)}"
-                )
+                expected = f"one of {', '.join(table)}"
+                raise InputError(f"unknown {words}", found=value, expected=expected)
+        spec = self.spec
         spec = self.spec
         if self.loss not in spec.losses:
             raise InputError(
@@ -386,3 +372,46 @@ def _as_input_error(error: ValidationError, model: type[BaseModel]) -> InputErro
     return InputError(
         f"setting {key}: {first['msg'].lower()}", found=first["input"], expected=expected
     )
+
+
+def _looks_at_unseen(spec: MethodSpec) -> bool:
+    """Whether the method puts a value on unseen ratings."""
+    return spec.uses_propensity == "without ids" or spec.name == "spectrum"
+
+
+OWN: dict[str, Callable[[MethodSpec], bool]] = {
+    "gamma": lambda spec: spec.uncertainty != "none" or spec.name == "spectrum",
+    "alpha": lambda spec: spec.uncertainty == "personalised",
+    "beta": lambda spec: spec.uncertainty == "personalised",
+    "normalise": lambda spec: spec.uses_propensity is True,
+    "head": lambda spec: spec.imputes or spec.name == "stable-dr",
+    "unseen_weight": lambda spec: "unseen_weight" in spec.search_space or _looks_at_unseen(spec),
+    "adjust": _looks_at_unseen,
+    "liked": _looks_at_unseen,
+    "warm_start": lambda spec: spec.benchmark,
+    "benchmark": lambda spec: spec.benchmark,
+    "cross_fit": lambda spec: spec.imputes,
+    "shrink_to": lambda spec: spec.estimator != "naive" and not spec.exposure_head,
+}
+"""Parameters of several methods → which; a single method declares its own (`MethodSpec.params`)."""
+
+
+def check_parameters(method: str, given: Mapping[str, Any]) -> None:
+    """Refuse parameters that a method of this package would never read.
+
+    A parameter at its default is no request, so copies of all parameters are taken. Methods of
+    other packages may read any.
+    """
+    spec, fields = get_method(method), Settings.model_fields
+    absent = [name for name, has in OWN.items() if not has(spec)]
+    asked = [
+        name for name in absent if given.get(name, fields[name].default) != fields[name].default
+    ]
+    if asked and str(spec.build).startswith("puidrec."):
+        own = [name for name in fields if name not in ("method", *absent)]
+        own += [] if spec.own_params is None else list(spec.own_params.model_fields)
+        raise InputError(
+            f"{spec.name} has no parameter {asked[0]}",
+            found=given[asked[0]],
+            expected=f"one of {', '.join(own)}",
+        )

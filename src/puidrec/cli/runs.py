@@ -67,9 +67,8 @@ def train(
     """
     with quick_imports():
         from puidrec.data.schema import check_choice
-        from puidrec.parameters import check_parameters
         from puidrec.run_folder import mlflow_run, train_run
-        from puidrec.settings import Settings
+        from puidrec.settings import Settings, check_parameters
         from puidrec.world import join_world
 
     given = data.model_settings(context, **asdict(model))
