@@ -10,9 +10,7 @@ import polars as pl
 import pytest
 
 import puidrec as pr
-from puidrec.evaluation import ranking
-from puidrec.evaluation.ranking import top_k
-from puidrec.recommending import largest_of_groups, nearest, profiles
+from puidrec.recommending import nearest, profiles
 
 
 def test_similarity_is_the_correlation_of_scores(tiny_model: pr.Recommender) -> None:
@@ -39,17 +37,6 @@ def test_blocks_and_groups_find_what_a_sort_finds(monkeypatch: pytest.MonkeyPatc
     np.fill_diagonal(every, -2.0)
     np.testing.assert_allclose(value, np.sort(every, axis=1)[:, ::-1][:, :4], atol=1e-6)
     np.testing.assert_allclose(np.take_along_axis(every, place, 1), value, atol=1e-6)
-
-
-@pytest.mark.parametrize("columns", [1_000, 1_003, 7])
-def test_both_ways_to_the_largest_of_groups_agree(columns: int) -> None:
-    scores = np.random.default_rng(0).normal(size=(5, columns)).astype(np.float32).round(1)
-    scores[0, :5] = -np.inf
-    for size in (1, 3, 7):
-        expected = ranking.largest_of_groups(scores, size)
-        np.testing.assert_array_equal(largest_of_groups(scores, size), expected)
-    for own, usual in zip(top_k(scores, 4, largest_of_groups), top_k(scores, 4), strict=True):
-        np.testing.assert_array_equal(own, usual)
 
 
 def test_similar_refuses_what_is_not_there(

@@ -3,7 +3,7 @@ is like whom, and what carries a score."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
@@ -40,7 +40,7 @@ from puidrec.evaluation.ranking import mask_seen, places_of, top_k
 from puidrec.evaluation.unseen_items import find_liked
 from puidrec.fold_in import fold_in_users, prior_of, read_history, require_foldable
 from puidrec.methods.spectrum.members import gamma_max
-from puidrec.methods.spectrum.uncertainty import Uncertainty, lower_scores, score_interval
+from puidrec.methods.spectrum.uncertainty import lower_scores, score_interval
 from puidrec.optimise.stopping import pair_scores
 from puidrec.scores.low_rank import LowRank
 
@@ -93,7 +93,7 @@ class Candidates:
             by_user = pairs_by_user(users.encode(who), ids.encode(what), len(users))
         return cls(np.flatnonzero(allowed), len(ids), by_user)
 
-    def mask(self, scores: np.ndarray, codes: np.ndarray, seen: Sequence[PairsByUser]) -> None:
+    def mask(self, scores: np.ndarray, codes: np.ndarray, *seen: PairsByUser) -> None:
         """Set scores [users, candidates] to −inf where a pair is no candidate, in place."""
         columns = np.full(self.n_items, -1)
         columns[self.items] = np.arange(self.items.size)
@@ -115,6 +115,7 @@ def sides_of(model: Recommender, features: Features) -> Iterator[Entities]:
 
 def on_scale(model: Recommender, scores: np.ndarray, scale: ScoreScale) -> np.ndarray:
     """Inner products of factors as what they predict."""
+    check_choice("scale", scale, get_args(ScoreScale))
     target = model.settings.target_scale
     values = target.of_scores(scores)
     plain = scale == "unit" or target.labels
@@ -130,7 +131,6 @@ def predict(
     interval: float | None,
 ) -> np.ndarray | pl.DataFrame:
     """Scores of pairs given by ids; with `known` where the pairs come as a table (`items` None)."""
-    check_choice("scale", scale, get_args(ScoreScale))
     who, what = pairs_of(users) if items is None else paired_ids(users, items)
     left, right = sides_of(model, features)
     user, item = left.rows(who), right.rows(what)
@@ -182,7 +182,6 @@ def recommend(
     scale: ScoreScale,
 ) -> pl.DataFrame:
     """The k best items of each user as a table `user_id, item_id, score, rank`."""
-    check_choice("scale", scale, get_args(ScoreScale))
     if exclude_seen not in (True, False, "training"):
         expected = "True, False or 'training'"
         raise InputError("exclude_seen out of range", found=exclude_seen, expected=expected)
@@ -197,57 +196,48 @@ def recommend(
     left, right = sides_of(model, features)
     codes = known_codes(left.ids, users, "user", ", or of user_features or history")
     candidates = Candidates.of(right.ids, left.ids, *which)
+    items = torch.from_numpy(right.factors[candidates.items]).to(model.device_)
     seen = [model.seen_, model.held_out_][: 1 if exclude_seen == "training" else 2]
-    best = _Best(
-        candidates,
-        left.factors,
-        torch.from_numpy(right.factors[candidates.items]).to(model.device_),
-        [pairs for pairs in seen if pairs is not None] if exclude_seen else [],
-        _path(model, features) if stable else None,
-        model.uncertainty() if cautious else None,
-    )
-    k = min(k, candidates.items.size)
+    known = [pairs for pairs in seen if pairs is not None and exclude_seen]
+    path = _path(model, features) if stable else None
+    posterior = model.uncertainty() if cautious else None
+
+    def best(block: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The k best candidates of some users, one product, then a partial sort: their columns and
+        scores, and up to which Γ they stay, if asked."""
+        rows = torch.from_numpy(left.factors[block]).to(model.device_)
+        scores = (rows @ items.T).cpu().numpy()
+        if posterior is not None:
+            scores = lower_scores(posterior, scores, block, candidates.items)
+        candidates.mask(scores, block, *known)
+        columns, values = top_k(scores, k)
+        if path is None:
+            return columns, values
+        return columns, values, gamma_max(scores, block, columns, path, candidates.items)
+
     starts = range(0, max(codes.size, 1), USERS_PER_BLOCK)
-    parts = [best.of(codes[start : start + USERS_PER_BLOCK], k) for start in starts]
-    columns, scores, last = (np.concatenate(part) for part in zip(*parts, strict=True))
-    frame = pl.DataFrame(
-        {
-            "user_id": left.ids.decode(np.repeat(codes, k)),
-            "item_id": right.ids.decode(candidates.items[columns].ravel()),
-            "score": scores.ravel(),
-            "rank": np.tile(np.arange(1, k + 1, dtype=np.int32), codes.size),
-            **({"gamma_max": last.ravel()} if stable else {}),
-        }
+    parts = [best(codes[start : start + USERS_PER_BLOCK]) for start in starts]
+    columns, scores, *last = (np.concatenate(part) for part in zip(*parts, strict=True))
+    frame = _ranked(left.ids, codes, right.ids, candidates.items[columns]).select(
+        pl.col("own").alias("user_id"),
+        pl.col("other").alias("item_id"),
+        pl.Series("score", scores.ravel()),
+        "rank",
+        *(pl.Series("gamma_max", one.ravel()) for one in last),
     )
     frame = frame.filter(pl.col("score").is_finite())  # what is no candidate scores −inf
     return frame.with_columns(score=on_scale(model, frame["score"].to_numpy(), scale))
 
 
-@dataclass(frozen=True)
-class _Best:
-    """Ranks candidates for blocks of users."""
-
-    candidates: Candidates
-    users: np.ndarray
-    items: torch.Tensor
-    """Factors of all users, and of the candidates."""
-    seen: Sequence[PairsByUser]
-    path: dict[str, torch.Tensor] | None
-    known: Uncertainty | None
-
-    def of(self, block: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The k best candidates of some users, one product, then a partial sort: their columns and
-        scores, and up to which Γ they stay, if asked."""
-        left = torch.from_numpy(self.users[block]).to(self.items.device)
-        scores = (left @ self.items.T).cpu().numpy()
-        if self.known is not None:
-            scores = lower_scores(self.known, scores, block, self.candidates.items)
-        self.candidates.mask(scores, block, self.seen)
-        columns, best = top_k(scores, k, largest_of_groups)
-        if self.path is None:
-            return columns, best, best
-        last = gamma_max(scores, block, columns, self.path, self.candidates.items)
-        return columns, best, last
+def _ranked(own: IdMap, codes: np.ndarray, other: IdMap, best: np.ndarray) -> pl.DataFrame:
+    """Who, what they are given [codes, K] and its rank, as a table `own, other, rank`."""
+    return pl.DataFrame(
+        {
+            "own": own.decode(np.repeat(codes, best.shape[1])),
+            "other": other.decode(best.ravel()),
+            "rank": np.tile(np.arange(1, best.shape[1] + 1, dtype=np.int32), codes.size),
+        }
+    )
 
 
 def _path(model: Recommender, features: Features) -> dict[str, torch.Tensor]:
@@ -279,13 +269,11 @@ def similar(model: Recommender, side: Side, wanted: Any, k: int) -> pl.DataFrame
     own, other = (Entities.of(model, one) for one in sorted(SIDES, key=lambda one: one != side))
     ids, codes = own.ids, known_codes(own.ids, wanted, side)
     place, value = nearest(profiles(own.factors, other.factors), codes, k)
-    return pl.DataFrame(
-        {
-            f"{side}_id": ids.decode(np.repeat(codes, place.shape[1])),
-            "similar_id": ids.decode(place.ravel()),
-            "similarity": value.ravel(),
-            "rank": np.tile(np.arange(1, place.shape[1] + 1, dtype=np.int32), codes.size),
-        }
+    return _ranked(ids, codes, ids, place).select(
+        pl.col("own").alias(f"{side}_id"),
+        pl.col("other").alias("similar_id"),
+        pl.Series("similarity", value.ravel()),
+        "rank",
     )
 
 
@@ -302,14 +290,6 @@ def profiles(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(small, 0.0, vectors / np.where(small, 1.0, length)).astype(np.float32)
 
 
-def largest_of_groups(scores: np.ndarray, size: int) -> np.ndarray:
-    """That of `ranking` by torch: a quarter of the time, and all threads."""
-    groups, last = torch.from_numpy(scores), scores.shape[1] // size * size
-    found = groups.unfold(1, size, size).amax(2)
-    rest = [groups[:, last:].amax(1, keepdim=True)] if last < scores.shape[1] else []
-    return torch.cat([found, *rest], 1).numpy()
-
-
 def nearest(vectors: np.ndarray, wanted: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Positions and similarities of the k nearest others of each wanted row, nearest first; ties by
     position."""
@@ -321,7 +301,7 @@ def nearest(vectors: np.ndarray, wanted: np.ndarray, k: int) -> tuple[np.ndarray
         block = wanted[start : start + step]
         scores = np.matmul(vectors[block], vectors.T, out=room[: block.size])
         scores[np.arange(block.size), block] = -np.inf
-        found.append(top_k(scores, min(k, n - 1), largest_of_groups))
+        found.append(top_k(scores, min(k, n - 1)))
     place, value = (np.concatenate(part) for part in zip(*found, strict=True))
     return place, value
 

@@ -12,7 +12,6 @@ in that mass instead of in rows: a list of a biased log then has the make-up of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -182,34 +181,22 @@ WORTH_GROUPING = 4
 columns."""
 
 
-def largest_of_groups(scores: np.ndarray, size: int) -> np.ndarray:
-    """The largest of every `size` neighbouring columns of each row; the last may be fewer."""
-    found: np.ndarray = np.maximum.reduceat(scores, np.arange(0, scores.shape[1], size), axis=1)
-    return found
-
-
-def top_k(
-    scores: np.ndarray,
-    k: int,
-    largest: Callable[[np.ndarray, int], np.ndarray] = largest_of_groups,
-) -> tuple[np.ndarray, np.ndarray]:
+def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Positions and values of the min(k, columns) best scores of each row, best first; ties by
     position.
 
     A partial sort in two levels. Reading all scores once is unavoidable; sorting them is not.
     Columns are cut into groups; the k groups with the largest maxima hold the k best scores of a
     row (a group left out comes after k maxima at least as large as its own), so only their members
-    are looked at again. Exact, and ties fall to the first column. largest: a faster
-    `largest_of_groups`, where there is one.
+    are looked at again. Exact, and ties fall to the first column.
     """
     n_rows, n_columns = scores.shape
     k = min(k, n_columns)
     size = max(1, int((n_columns / max(k, 1)) ** 0.5))
     if k * size * WORTH_GROUPING > n_columns or n_rows == 0:
         return _by_value(scores, _best(scores, k))
-    columns = (_best(largest(scores, size), k)[:, :, None] * size + np.arange(size)).reshape(
-        n_rows, -1
-    )
+    largest = np.maximum.reduceat(scores, np.arange(0, n_columns, size), axis=1)
+    columns = (_best(largest, k)[:, :, None] * size + np.arange(size)).reshape(n_rows, -1)
     outside = columns >= n_columns  # the last group may be a part of one
     candidates = np.take_along_axis(scores, np.where(outside, 0, columns), 1)
     candidates[outside] = -np.inf
