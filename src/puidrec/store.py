@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.data.dataset import IdMap
 from puidrec.data.schema import RatingScale
+from puidrec.entities import PairsByUser
 from puidrec.errors import InputError
 from puidrec.methods.table import params_of_others
-from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, with_prefix
 from puidrec.settings import REMOVED, Settings
 from puidrec.view import History
 
@@ -72,13 +74,10 @@ def save_model(model: Recommender, folder: Path) -> None:
     tensors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
     for name, pairs in (("seen", model.seen_), ("held_out", model.held_out_)):
         if pairs is not None:
-            tensors |= {
-                f"{name}_start": pairs[0].astype(np.int64),
-                f"{name}_item": pairs[1].astype(np.int32, copy=False),
-            }
-    with (
-        warnings.catch_warnings()
-    ):  # torch minds arrays that must not be written; these are read only
+            tensors[f"{name}_start"] = pairs[0].astype(np.int64)
+            tensors[f"{name}_item"] = pairs[1].astype(np.int32, copy=False)
+    with warnings.catch_warnings():
+        # torch minds arrays that must not be written; these are read only
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         named = {name: torch.from_numpy(np.asarray(value)) for name, value in tensors.items()}
     named |= {f"parameter.{name}": value for name, value in model.parameters_.items()}
@@ -95,33 +94,22 @@ def load_model(folder: Path) -> Recommender:
     """Read a saved model; everything is checked before anything is used."""
     from puidrec.model import Recommender
 
-    description = _read_description(folder / DESCRIPTION, _most_json(folder))
-    saved = load_checkpoint(folder / TENSORS)
-    tensors = saved.tensors
-    settings = dict(description.settings)
-    model = Recommender.__new__(Recommender)
-    foreign = {
-        *REMOVED,
-        *params_of_others(str(settings.get("method"))),
-    }  # 0.1 wrote those of all methods
-    kept = {name: value for name, value in settings.items() if name not in foreign}
-    model.settings = Settings.of(kept.pop("method", None), **kept)
     path = folder / DESCRIPTION
+    description = _read_description(path, _most_json(folder))
+    saved = load_checkpoint(folder / TENSORS)
+    settings, model = description.settings, Recommender()
+    foreign = {*REMOVED, *params_of_others(str(settings.get("method")))}  # 0.1 wrote those of all
+    model.settings = Settings.of(**{k: value for k, value in settings.items() if k not in foreign})
     if saved.state.get("description", "") not in ("", _digest(description)):
         raise InputError(f"damaged, or not written together with {TENSORS}", file=path, hint=HINT)
-    model.user_ids_, model.item_ids_ = (
-        _id_map(path, ids) for ids in (description.user_ids, description.item_ids)
-    )
-    arrays = _check_tensors(folder / TENSORS, tensors, len(model.user_ids_), len(model.item_ids_))
-    model.user_factors_, model.item_factors_ = arrays["user_factors"], arrays["item_factors"]
-    model.seen_ = (arrays["seen_start"], arrays["seen_item"])
-    model.held_out_ = (
-        (arrays["held_out_start"], arrays["held_out_item"]) if "held_out_item" in arrays else None
-    )
-    prefix = "parameter."
-    model.parameters_ = {
-        name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)
-    }
+    model.user_ids_ = _id_map(path, description.user_ids)
+    model.item_ids_ = _id_map(path, description.item_ids)
+    sizes = len(model.user_ids_), len(model.item_ids_)
+    model.user_factors_, model.item_factors_ = _factors(folder / TENSORS, saved.tensors, *sizes)
+    model.seen_ = _pairs(folder / TENSORS, saved.tensors, "seen", *sizes)
+    if with_prefix(saved.tensors, "held_out_"):  # not in folders of earlier versions
+        model.held_out_ = _pairs(folder / TENSORS, saved.tensors, "held_out", *sizes)
+    model.parameters_ = with_prefix(saved.tensors, "parameter.")
     model.rating_scale_ = RatingScale.of(description.scale) or RatingScale(0.0, 1.0)
     model.encoders_, model.report_ = description.encoders, description.report
     model.history_ = History(description.history)
@@ -148,21 +136,13 @@ def read_json(path: Path, most: int = MAX_JSON) -> dict[str, Any]:
     try:
         if path.exists() and not path.is_file():
             raise InputError("not a file", file=path)  # reading a pipe or a device might never end
-        if not path.stat().st_size:
-            raise InputError(
-                "not JSON", file=path, found="an empty file", hint=HINT
-            )  # as /proc/kmsg, which never ends
-        if path.stat().st_size > most:
-            raise InputError(
-                "too large",
-                file=path,
-                found=f"{path.stat().st_size:,} bytes",
-                expected=f"at most {most:,}",
-                hint=HINT,
-            )
-        content = json.loads(
-            _without_zeros(path, most), parse_float=_finite, parse_constant=_finite
-        )
+        size = path.stat().st_size
+        if not 0 < size <= most:  # empty: as /proc/kmsg, which never ends
+            problem, found = "too large" if size else "not JSON", f"{size:,} bytes"
+            expected = f"at most {most:,}"
+            raise InputError(problem, file=path, found=found, expected=expected, hint=HINT)
+        text = _without_zeros(path, most)
+        content = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except OSError as error:
         raise InputError(
             "cannot read", file=path, found=error.strerror or str(error), hint="Check the path."
@@ -232,44 +212,40 @@ def _id_map(path: Path, ids: list[int] | list[str]) -> IdMap:
     return IdMap(series)
 
 
-def _check_tensors(path: Path, tensors: Any, n_users: int, n_items: int) -> dict[str, np.ndarray]:
-    """The arrays of a model, of the shapes the ids demand, with codes inside the population.
+def _tensor(
+    path: Path, tensors: Mapping[str, torch.Tensor], name: str, kind: torch.dtype, *shape: int
+) -> np.ndarray:
+    """An array of a model, of the type and shape that the ids demand; −1: of any length."""
+    own = tensors.get(name)
+    fits = own is not None and len(own.shape) == len(shape) and own.dtype is kind
+    if (
+        own is None
+        or not fits
+        or any(n not in (-1, m) for n, m in zip(shape, own.shape, strict=True))
+    ):
+        found = "none" if own is None else f"{own.dtype} {tuple(own.shape)}"
+        expected = f"{kind} {shape}"
+        raise InputError(f"{name} does not fit the ids", file=path, found=found, expected=expected)
+    return np.asarray(own.numpy())
 
-    Pairs held out from training are not in folders of earlier versions.
-    """
-    names = ["user_factors", "item_factors", "seen_start", "seen_item"]
-    names += (
-        ["held_out_start", "held_out_item"]
-        if {"held_out_start", "held_out_item"} & set(tensors)
-        else []
-    )
-    missing = [name for name in names if name not in tensors]
-    if missing:
-        raise InputError(
-            f"missing tensor {missing[0]}", file=path, found=", ".join(list(tensors)[:8]) or "none"
-        )
-    kinds = {tensors[name].dtype for name in names} - {torch.float32, torch.int64, torch.int32}
-    if kinds:
-        raise InputError("unexpected type of numbers", file=path, found=str(kinds.pop()))
-    arrays = {name: tensors[name].numpy() for name in names}
-    left, right, *pairs = arrays.values()
-    fits = (
-        left.ndim == right.ndim == 2
-        and left.dtype == right.dtype == np.float32
-        and (left.shape[0], right.shape[0]) == (n_users, n_items)
-        and left.shape[1] == right.shape[1]
-        and all((start.shape, start.dtype) == ((n_users + 1,), np.int64) for start in pairs[::2])
-        and all((item.ndim, item.dtype) == (1, np.int32) for item in pairs[1::2])
-    )
-    if not fits:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise InputError(
-            "tensors do not fit the ids", file=path, found=shapes, expected=f"{n_users} × {n_items}"
-        )
-    for start, item in zip(pairs[::2], pairs[1::2], strict=True):
-        in_order = start[0] == 0 and start[-1] == item.size and bool((np.diff(start) >= 0).all())
-        if not in_order or (item.size and not (item.min() >= 0 and item.max() < n_items)):
-            raise InputError("the list of seen items is damaged", file=path)
+
+def _factors(
+    path: Path, tensors: Mapping[str, torch.Tensor], n_users: int, n_items: int
+) -> tuple[np.ndarray, np.ndarray]:
+    left = _tensor(path, tensors, "user_factors", torch.float32, n_users, -1)
+    right = _tensor(path, tensors, "item_factors", torch.float32, n_items, left.shape[1])
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         raise InputError("the factors hold values that are not finite", file=path)
-    return arrays
+    return left, right
+
+
+def _pairs(
+    path: Path, tensors: Mapping[str, torch.Tensor], name: str, n_users: int, n_items: int
+) -> PairsByUser:
+    """Items by user, with codes inside the population."""
+    start = _tensor(path, tensors, f"{name}_start", torch.int64, n_users + 1)
+    item = _tensor(path, tensors, f"{name}_item", torch.int32, -1)
+    in_order = start[0] == 0 and start[-1] == item.size and bool((np.diff(start) >= 0).all())
+    if not in_order or (item.size and not (item.min() >= 0 and item.max() < n_items)):
+        raise InputError(f"the list of {name} items is damaged", file=path)
+    return start, item
