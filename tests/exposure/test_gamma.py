@@ -10,7 +10,7 @@ from puidrec.exposure.bounds import bounds
 from puidrec.exposure.entropy import information_gains
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import PRESETS, GammaRule, resolve_gamma
-from puidrec.testing.gamma import small_counts
+from puidrec.testing.propensity import small_exposure
 
 
 def log_of(seed=0, n_users=120, n_items=70, user_bins=4, item_bins=5, effect=0.5):
@@ -192,7 +192,7 @@ def test_exposure_residuals_make_gamma_larger_where_records_are_incomplete(simul
 
 @pytest.mark.parametrize(("alpha", "beta"), [(50.0, 50.0), (50.0, 0.1), (0.0, 50.0)])
 def test_parts_are_capped_without_losing_separability(alpha, beta):
-    counts = small_counts()
+    counts = small_exposure().counts
     rule = resolve_gamma("exposure-gap", alpha=alpha, beta=beta, cap=5.0)
     gamma, free = rule.fit(counts), resolve_gamma(rule, cap=1e12).fit(counts)
     users, items = everything(counts)

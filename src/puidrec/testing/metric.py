@@ -55,20 +55,15 @@ class MetricContract:
         of the values."""
         rows = self.rows()
         result = self.evaluate(rows)
-        if self.name not in result.per_user:
+        kept = result.per_user.get(self.name)
+        if kept is None:
             return
-        kept = result.per_user[self.name]
-        if parse_metric(self.name)[0].pooled is not None:
-            np.testing.assert_allclose(kept.mean, result[self.name], rtol=1e-12)
-            return
-        for user, value in zip(kept.users, kept.values, strict=True):
-            alone = self.evaluate(
-                {key: values[rows["user"] == user] for key, values in rows.items()}
-            )
-            np.testing.assert_allclose(alone[self.name], value, rtol=1e-12)
-        np.testing.assert_allclose(
-            np.average(kept.values, weights=kept.size), result[self.name], rtol=1e-12
-        )
+        pooled = parse_metric(self.name)[0].pooled is not None
+        mean = kept.mean if pooled else np.average(kept.values, weights=kept.size)
+        np.testing.assert_allclose(mean, result[self.name], rtol=1e-12)
+        for user, value in zip(kept.users, kept.values, strict=True) if not pooled else ():
+            own = {key: values[rows["user"] == user] for key, values in rows.items()}
+            np.testing.assert_allclose(self.evaluate(own)[self.name], value, rtol=1e-12)
 
     def test_the_truth_scores_best(self) -> None:
         """Scoring with the target itself is at least as good as noise, whose sign says which way is
@@ -76,10 +71,8 @@ class MetricContract:
         rows = self.rows()
         if self.name.startswith("logloss"):
             rows["rating"] = rows["label"].astype(np.float64)
-        best, noise = (
-            self.evaluate({**rows, "score": rows["rating"]})[self.name],
-            self.evaluate(rows)[self.name],
-        )
+        noise = self.evaluate(rows)[self.name]
+        best = self.evaluate({**rows, "score": rows["rating"]})[self.name]
         assert np.isfinite([best, noise]).all()
         assert best > noise if parse_metric(self.name)[0].higher_is_better else best < noise
 
