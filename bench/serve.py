@@ -63,7 +63,7 @@ def serve(n_items: int, dim: int) -> None:
     from puidrec.serve.server import open_socket, serve_forever
 
     listener = open_socket("127.0.0.1", 0)
-    app = create_app(Answers(random_model(n_items, dim)), {}, {})
+    app = create_app(lambda: Answers(random_model(n_items, dim)))
     listener.listen()
     print(listener.getsockname()[1], flush=True)
     serve_forever(app, listener)

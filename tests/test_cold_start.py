@@ -14,7 +14,7 @@ from puidrec.cold_start import ColdStart, Side
 from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
 from puidrec.serve.answers import Answers
-from puidrec.serve.limits import Limits
+from puidrec.serve.limits import Policy
 from puidrec.serve.schema import RecommendRequest, ScoreRequest, Unknown
 
 FAST = {"dim": 4, "l2": 0.1, "epochs": 3, "rng": 0}
@@ -220,7 +220,7 @@ def test_new_items_join_the_candidates(signed_model: Recommender, new_rows) -> N
 
 def test_the_server_says_the_same(signed_model: Recommender, new_rows) -> None:
     users, items = new_rows
-    answers = Answers(signed_model, Unknown.REFUSE, Limits())
+    answers = Answers(signed_model, Policy(unknown=Unknown.REFUSE))
     rows = users.drop("user_id").to_dicts()
     named = [{"id": own, "features": row} for own, row in zip(users["user_id"], rows, strict=True)]
     scored = answers.scores(ScoreRequest(pairs=[{"user": one, "item": 7} for one in named]))

@@ -133,8 +133,9 @@ def scores_apart() -> float:
     def answers() -> list[np.ndarray]:
         engine = Engine(model)
         some = engine.choose(np.arange(9), model.item_factors_[:2] * 0.5)
+        four, none = model.user_factors_[:4], np.zeros(0, np.int64)
         best = [
-            engine.best(Query(model.user_factors_[:4], np.arange(4), 3, candidates)).scores
+            engine.best(Query(four, np.arange(4), 3, candidates, none)).scores
             for candidates in (engine.catalogue, some)
         ]
         return [model.predict(users, items), model.recommend(users, 4)["score"].to_numpy(), *best]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,8 +14,8 @@ from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
 from puidrec.serve.answers import Answers
-from puidrec.serve.app import Policy, create_app
-from puidrec.serve.limits import Limits
+from puidrec.serve.app import create_app
+from puidrec.serve.limits import Limits, Policy
 from puidrec.serve.schema import ProblemResponse
 
 ENVIRONMENT = {"data": "simulated", "data_sha256": "ab" * 32}
@@ -87,12 +88,9 @@ def client_of() -> Any:
         policy: Policy | None = None,
         **limits: Any,
     ) -> Client:
+        own = replace(policy or Policy(), unknown=unknown, seen=seen, limits=Limits(**limits))
         metrics = {"protocol": "rd", "uauc": 0.7, **model.report_}
-        return Client(
-            create_app(
-                Answers(model, unknown, Limits(**limits), seen), metrics, ENVIRONMENT, policy
-            )
-        )
+        return Client(create_app(lambda: Answers(model, own, metrics, ENVIRONMENT)))
 
     return make
 

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from puidrec.model import Recommender
-from puidrec.serve.app import Policy
-from puidrec.serve.limits import ApiKeys, allowed_hosts, is_loopback, require_key_beyond_loopback
+from puidrec.serve.limits import (
+    ApiKeys,
+    Policy,
+    allowed_hosts,
+    is_loopback,
+    require_key_beyond_loopback,
+)
 
 KEY = "0123456789abcdef"
 

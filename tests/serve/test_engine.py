@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
 from puidrec.serve import engine as module
-from puidrec.serve.engine import Engine, Query, Ranking, Worker
+from puidrec.serve.engine import Engine, Query, Ranking, ranked
 
 NOTHING = np.zeros((0, 6), np.float32)
 
@@ -29,7 +30,8 @@ def query(
     candidates: Any = None,
 ) -> Query:
     seen_by = np.asarray(users) if exclude else np.full(len(users), len(engine.user_factors))
-    return Query(engine.user_factors[users], seen_by, k, candidates or engine.catalogue)
+    nothing = np.zeros(0, np.int64)
+    return Query(engine.user_factors[users], seen_by, k, candidates or engine.catalogue, nothing)
 
 
 @pytest.mark.parametrize("exclude", [True, False])
@@ -106,21 +108,21 @@ def engine(model: Recommender, monkeypatch: pytest.MonkeyPatch) -> Slow:
     return Slow(model)
 
 
-async def best(worker: Worker, engine: Engine, asked: Query) -> Ranking:
+async def best(worker: ThreadPoolExecutor, engine: Engine, asked: Query) -> Ranking:
     """The answer to a query, its parts together."""
-    parts = await worker.parts(engine, asked, lambda ranking, start: ranking)
+    parts = await ranked(worker, engine, asked, lambda ranking, start: ranking)
     codes, scores = ([getattr(part, name) for part in parts] for name in ("codes", "scores"))
     return Ranking(np.concatenate(codes), np.concatenate(scores))
 
 
 async def gathered(engine: Slow, queries: list[Query]) -> list[Ranking | BaseException]:
     """All queries are waiting before the first product begins, save the first, which is in it."""
-    worker = Worker()
+    worker = ThreadPoolExecutor(1)
     tasks = [asyncio.create_task(best(worker, engine, one)) for one in queries]
     await asyncio.sleep(0.05)
     engine.gate.set()
     found = await asyncio.gather(*tasks, return_exceptions=True)
-    worker.close()
+    worker.shutdown()
     return found
 
 
@@ -137,19 +139,19 @@ def test_answers_are_those_of_the_engine(engine: Slow, model: Recommender) -> No
 def test_a_single_user_does_not_wait_for_a_giant(engine: Slow) -> None:
     done: list[str] = []
 
-    async def ask(worker: Worker, name: str, users: list[int], k: int) -> None:
+    async def ask(worker: ThreadPoolExecutor, name: str, users: list[int], k: int) -> None:
         await best(worker, engine, query(engine, users, k))
         done.append(name)
 
     async def story() -> None:
-        worker = Worker()
+        worker = ThreadPoolExecutor(1)
         giant = asyncio.create_task(ask(worker, "giant", list(range(60)) * 5, 5))
         await asyncio.sleep(0.05)
         single = asyncio.create_task(ask(worker, "single", [1], 6))
         await asyncio.sleep(0.05)
         engine.gate.set()
         await asyncio.gather(giant, single)
-        worker.close()
+        worker.shutdown()
 
     asyncio.run(story())
     assert done == ["single", "giant"]
@@ -158,7 +160,7 @@ def test_a_single_user_does_not_wait_for_a_giant(engine: Slow) -> None:
 
 def test_what_nobody_waits_for_is_not_computed(engine: Slow) -> None:
     async def story() -> None:
-        worker = Worker()
+        worker = ThreadPoolExecutor(1)
         first = asyncio.create_task(best(worker, engine, query(engine, [0])))
         await asyncio.sleep(0.05)
         second = asyncio.create_task(best(worker, engine, query(engine, list(range(60)), k=7)))
@@ -168,7 +170,7 @@ def test_what_nobody_waits_for_is_not_computed(engine: Slow) -> None:
         engine.gate.set()
         await first
         await asyncio.sleep(0.1)
-        worker.close()
+        worker.shutdown()
 
     asyncio.run(story())
     assert engine.products == [1]
@@ -189,18 +191,20 @@ def test_a_single_user_waits_for_at_most_one_slice_of_each_large_request(
     monkeypatch.setattr(module, "SLICE_SCORES", 40 * 2)
     order: list[str] = []
 
-    async def ask(worker: Worker, name: str, users: list[int]) -> None:
-        await worker.parts(engine, query(engine, users), lambda ranking, start: order.append(name))
+    async def ask(worker: ThreadPoolExecutor, name: str, users: list[int]) -> None:
+        await ranked(
+            worker, engine, query(engine, users), lambda ranking, start: order.append(name)
+        )
 
     async def story() -> None:
-        worker = Worker()
+        worker = ThreadPoolExecutor(1)
         giants = [asyncio.create_task(ask(worker, name, list(range(8)))) for name in ("a", "b")]
         await asyncio.sleep(0.05)
         singles = [asyncio.create_task(ask(worker, "single", [1])) for _ in range(3)]
         await asyncio.sleep(0.05)
         engine.gate.set()
         await asyncio.gather(*giants, *singles)
-        worker.close()
+        worker.shutdown()
 
     asyncio.run(story())
     assert order == ["a", "b", *["single"] * 3, *["a", "b"] * 3]
@@ -212,29 +216,3 @@ def test_a_slice_is_bounded_by_scores_and_by_results(model: Recommender) -> None
     assert engine.slice_users(query(engine, [0], 5)) == module.SLICE_RESULTS // 5
     many = replace(engine.catalogue, factors=torch.zeros(module.SLICE_SCORES // 3, 6))
     assert engine.slice_users(query(engine, [0], 1, candidates=many)) == 3
-
-
-def test_what_waits_is_estimated_by_the_pace_of_the_last_products(engine: Slow) -> None:
-    async def story() -> list[float]:
-        worker, waits = Worker(), []
-        engine.gate.set()
-        await best(worker, engine, query(engine, [0]))
-        waits.append(worker.waiting_seconds)
-        engine.gate.clear()
-        tasks = [
-            asyncio.create_task(best(worker, engine, query(engine, [user], k=3 + user)))
-            for user in range(3)
-        ]
-        await asyncio.sleep(0.05)
-        waits.append(worker.waiting_seconds)
-        tasks[2].cancel()
-        engine.gate.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.1)
-        waits.append(worker.waiting_seconds)
-        worker.close()
-        return waits
-
-    before, during, after = asyncio.run(story())
-    assert (before, after) == (0, 0)
-    assert during > 0

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from puidrec.serve.limits import Guard, Limits
+from puidrec.serve.limits import Guard, Limits, Policy
 
-LIMITS = Limits(body=100, read_seconds=0.2)
+POLICY = Policy(limits=Limits(body=100, read_seconds=0.2))
 
 
 def ask(
@@ -42,7 +42,7 @@ def ask(
 
     headers = [(b"content-length", declared)] if declared is not None else []
     asyncio.run(
-        Guard(app, LIMITS)({"type": "http", "headers": headers, "state": {}}, receive, send)
+        Guard(app, POLICY)({"type": "http", "headers": headers, "state": {}}, receive, send)
     )
     if not sent:
         return None, passed, None
@@ -95,7 +95,7 @@ def test_a_server_that_stops_is_not_held_up() -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(
             asyncio.wait_for(
-                Guard(app, LIMITS)({"type": "http", "headers": [], "state": {}}, receive, print),
+                Guard(app, POLICY)({"type": "http", "headers": [], "state": {}}, receive, print),
                 0.3,
             )
         )
@@ -110,7 +110,7 @@ def test_a_failure_is_not_swallowed() -> None:
 
     async def once() -> None:
         given = iter([receive()])
-        await Guard(app, LIMITS)(
+        await Guard(app, POLICY)(
             {"type": "http", "headers": [], "state": {}},
             lambda: next(given, None) or asyncio.Event().wait(),
             print,

@@ -42,7 +42,7 @@ def test_failures_are_in_the_log_with_their_trace(
     client_of: Any, model: Recommender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, stream = client_of(model), io.StringIO()
-    monkeypatch.setattr(client.app.state.serving.service.answers, "plan", lambda body: 1 / 0)
+    monkeypatch.setattr(client.app.state.serving.answers, "plan", lambda body: 1 / 0)
     with logging_to(stream, client.app.state.metrics):
         client.post("/recommend", {"users": [1]})
         logging.getLogger("uvicorn.error").error("told", exc_info=ZeroDivisionError("x"))

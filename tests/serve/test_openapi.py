@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with")
 
 @pytest.fixture(scope="module")
 def api(tiny_model: Recommender) -> Any:
-    return schemathesis.openapi.from_asgi("/openapi.json", create_app(Answers(tiny_model), {}, {}))
+    return schemathesis.openapi.from_asgi("/openapi.json", create_app(lambda: Answers(tiny_model)))
 
 
 BOUNDED = settings(

@@ -40,12 +40,12 @@ def test_millions_of_values_are_counted_not_made() -> None:
     [
         (users({"age": [{}] * 40_000}), "features: found 40,000"),
         (users({"age": ["x"] * 1001}), "features: found 1,001"),
-        (users({f"f{n}": 1 for n in range(257)}), "features: found 257"),
+        (users({f"f{n}": 1 for n in range(257)}), "at most 256 items"),
         (users({"age": [{}] * 1000}), "expected text"),
         (users({f"f{n}": {} for n in range(256)}), "expected text"),
         (json.dumps({"users": [{}] * 1000}).encode(), "Field required"),
         (json.dumps({"users": [1], "exclude": [{}] * 20_000}).encode(), "expected an id"),
-        (json.dumps({"users": [1], "exclude": [1] * 20_001}).encode(), "exclude: found 20,001"),
+        (json.dumps({"users": [1], "exclude": [1] * 20_001}).encode(), "at most 20000 items"),
         (
             json.dumps({"users": [1], "new_items": [{"features": {}}] * 20_000}).encode(),
             "Field required",

@@ -23,8 +23,8 @@ from puidrec.data.schema import RatingScale
 from puidrec.model import Recommender
 from puidrec.serve import server as module
 from puidrec.serve.answers import Answers
-from puidrec.serve.app import Policy, create_app
-from puidrec.serve.limits import Limits
+from puidrec.serve.app import create_app
+from puidrec.serve.limits import Limits, Policy
 from puidrec.serve.server import make_server, open_socket
 
 ANSWERED = b"HTTP/1.1 200 OK\r\n"
@@ -57,8 +57,8 @@ class Running:
         )  # inherited: answers must not fit into it
         self.listener.listen()
         self.port = self.listener.getsockname()[1]
-        own = Limits(**limits)
-        self.app = create_app(Answers(model, limits=own), {}, {}, Policy(limits=own))
+        own = Policy(limits=Limits(**limits))
+        self.app = create_app(lambda: Answers(model, own))
         self.server = make_server(self.app)
         self.thread = threading.Thread(target=self.server.run, args=([self.listener],), daemon=True)
         self.thread.start()
@@ -367,7 +367,7 @@ def test_a_stop_does_not_wait_for_clients_that_hold_on(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_asks_for_an_end_and_is_not_raised_again(number: signal.Signals) -> None:
     server, before = (
-        make_server(create_app(Answers(random_model(3, 3, 2)), {}, {})),
+        make_server(create_app(lambda: Answers(random_model(3, 3, 2)))),
         signal.getsignal(number),
     )
     with server.capture_signals():
@@ -400,7 +400,6 @@ def test_a_clock_that_is_set_back_changes_nothing(monkeypatch: pytest.MonkeyPatc
         connection.sendall(post({"users": [1]})[:-5])
         assert read_all(connection).startswith(b"HTTP/1.1 408 ")
     assert 0.5 <= running.app.state.metrics.seconds.labels("/recommend")._sum.get() < 5
-    assert running.app.state.worker._pace[0] > 0
     running.stop()
     serving = running.app.state.serving
 

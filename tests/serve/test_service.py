@@ -16,7 +16,9 @@ import pytest
 
 from puidrec.model import Recommender
 from puidrec.serve import Seen
-from puidrec.serve.app import Policy, load_service, serve_run
+from puidrec.serve import app as module
+from puidrec.serve.app import load_answers, serve_run
+from puidrec.serve.limits import Policy
 
 
 @pytest.fixture
@@ -39,20 +41,20 @@ def test_no_request_is_dropped_when_a_model_is_exchanged(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = serve_run(run)
-    serving, old = app.state.serving, app.state.serving.service.answers
+    serving, old = app.state.serving, app.state.serving.answers
     expected = asyncio.run(ask(app, [3])).json()
     model = Recommender.load(run / "model")
     model.item_factors_ = -model.item_factors_
     model.save(run / "model")
 
     async def story() -> list[httpx.Response]:
-        gate, best = asyncio.Event(), app.state.worker.parts
+        gate, best = asyncio.Event(), module.ranked
 
         async def held(*args: Any) -> Any:
             await gate.wait()
             return await best(*args)
 
-        monkeypatch.setattr(app.state.worker, "parts", held)
+        monkeypatch.setattr(module, "ranked", held)
         first = asyncio.create_task(ask(app, [3]))
         await asyncio.sleep(0.1)
         serving.reload()
@@ -66,13 +68,12 @@ def test_no_request_is_dropped_when_a_model_is_exchanged(
     before, after = asyncio.run(story())
     assert before.json() == expected
     assert after.json() != expected
-    assert serving.service.answers is not old
-    app.state.worker.close()
+    assert serving.answers is not old
 
 
 def test_the_old_model_is_forgotten(run: Path) -> None:
     app = serve_run(run)
-    old = weakref.ref(app.state.serving.service.answers.engine)
+    old = weakref.ref(app.state.serving.answers.engine)
 
     async def story() -> None:
         await ask(app, list(range(40)))
@@ -83,7 +84,6 @@ def test_the_old_model_is_forgotten(run: Path) -> None:
     asyncio.run(story())
     gc.collect()
     assert old() is None
-    app.state.worker.close()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_old_model_is_forgotten(run: Path) -> None:
 )
 def test_a_damaged_model_does_not_replace_a_good_one(run: Path, damage: str) -> None:
     app = serve_run(run)
-    service = app.state.serving.service
+    service = app.state.serving.answers
     (run / damage).write_text("{")
 
     async def story() -> None:
@@ -99,14 +99,13 @@ def test_a_damaged_model_does_not_replace_a_good_one(run: Path, damage: str) -> 
         await app.state.serving.wait()
 
     asyncio.run(story())
-    assert app.state.serving.service is service
+    assert app.state.serving.answers is service
     assert asyncio.run(ask(app, [3])).status_code == 200
     assert app.state.metrics.reloads.labels("failed")._value.get() == 1
-    app.state.worker.close()
 
 
 def test_a_server_that_forgets_holds_nothing_that_was_rated(run: Path) -> None:
-    service = load_service(run, Policy(seen=Seen.NEVER))
-    assert service.answers.model.held_out_ is None
-    assert service.answers.model.seen_[1].size == service.answers.engine.seen[1].size == 0
-    assert np.array_equal(np.unique(service.answers.engine.seen[0]), [0])
+    answers = load_answers(run, Policy(seen=Seen.NEVER))
+    assert answers.model.held_out_ is None
+    assert answers.model.seen_[1].size == answers.engine.seen[1].size == 0
+    assert np.array_equal(np.unique(answers.engine.seen[0]), [0])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.progress import Progress, TaskID
 
-    from puidrec.serve.app import Policy
+    from puidrec.serve.limits import Policy
 
 
 SORTING = "sorting the log into shards, unless it was before"
@@ -398,7 +398,7 @@ def serve(run: options.RunFolder, asked: ServeOptions) -> None:
         app = serve_run(run, policy)
         survive_hangup()
         listener.listen()  # clients may connect, and are answered once the loop runs
-        _announce(app.state.serving.service.card, address_of(listener), asked.as_json)
+        _announce(app.state.serving.answers.card, address_of(listener), asked.as_json)
         log = None if asked.quiet else sys.stderr
         serve_forever(app, listener, proxies=asked.proxy or (), log=log)
     if not asked.as_json:
@@ -407,8 +407,13 @@ def serve(run: options.RunFolder, asked: ServeOptions) -> None:
 
 def _policy(asked: ServeOptions) -> Policy:
     """What the options ask of the server; refused where it would let in anybody."""
-    from puidrec.serve.app import Policy
-    from puidrec.serve.limits import ApiKeys, Limits, allowed_hosts, require_key_beyond_loopback
+    from puidrec.serve.limits import (
+        ApiKeys,
+        Limits,
+        Policy,
+        allowed_hosts,
+        require_key_beyond_loopback,
+    )
 
     keys = None if asked.api_key_file is None else ApiKeys(asked.api_key_file)
     require_key_beyond_loopback(asked.host, keys)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from puidrec import __version__
 from puidrec.cold_start import ColdStart
 from puidrec.entities import Entities, PairsByUser, Side
 from puidrec.errors import InputError
@@ -16,7 +18,7 @@ from puidrec.fold_in import folded_factors
 from puidrec.model import Recommender
 from puidrec.serve import Seen, Unknown
 from puidrec.serve.engine import Engine, Query, Ranking
-from puidrec.serve.limits import Code, Limits, Refused, require_at_most
+from puidrec.serve.limits import Code, Limits, Policy, Refused, require_at_most
 from puidrec.serve.schema import Basis, Item, RecommendRequest, ScoreRequest, User
 
 Named = int | str | User | Item
@@ -137,25 +139,46 @@ class Plan:
 
 
 class Answers:
-    """Everything between HTTP and the engine; knows the limits and what unknown ids get."""
+    """Everything between HTTP and the engine, for one fitted model; metrics and environment are
+    what `/model` tells of its making."""
 
     def __init__(
         self,
         model: Recommender,
-        unknown: Unknown = Unknown.PRIOR,
-        limits: Limits | None = None,
-        seen: Seen = Seen.CATALOGUE,
+        policy: Policy | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        environment: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model, self.unknown, self.limits, self.seen = model, unknown, limits or Limits(), seen
-        self.engine = Engine(model, nothing_seen(model) if seen is Seen.NEVER else None)
+        self.model, self.policy = model, policy or Policy()
+        policy, metrics, environment = self.policy, metrics or {}, environment or {}
+        never = policy.seen is Seen.NEVER
+        self.engine = Engine(model, nothing_seen(model) if never else None)
         # the first product loads libraries: no client waits for that
-        first = Query(self.engine.user_factors[:1], np.zeros(1, int), 1, self.engine.catalogue)
-        self.engine.best(first)
+        nobody, first = np.zeros(1, int), self.engine.user_factors[:1]
+        self.engine.best(Query(first, nobody, 1, self.engine.catalogue, nobody[:0]))
         cold_start = ColdStart(model)
         users = Entities(model.user_ids_, self.engine.user_factors)
         items = Entities(model.item_ids_, self.engine.item_factors)
         self.users = EntityLookup("user", users, cold_start)
         self.items = EntityLookup("item", items, cold_start)
+        apart = ("method", "gamma", "protocol")
+        self.card = {
+            "method": model.settings.method,
+            "description": model.settings.spec.description,
+            "data": environment.get("data"),
+            "data_sha256": environment.get("data_sha256"),
+            "protocol": metrics.get("protocol"),
+            "metrics": {key: value for key, value in metrics.items() if key not in apart},
+            "gamma": model.report_.get("gamma"),
+            "settings": model.settings.model_dump(),
+            **self.users.card(),
+            **self.items.card(),
+            "unknown": policy.unknown.value,
+            "seen": policy.seen.value,
+            "loaded": datetime.now(UTC).isoformat(timespec="seconds"),
+            "limits": {n: getattr(policy.limits, n) for n in Limits.__annotations__},
+            "version": __version__,
+        }
 
     def plan(self, request: RecommendRequest) -> Plan:
         """What to compute for a request, whose lists were counted when it was read; all other
@@ -164,17 +187,17 @@ class Answers:
         Candidates are the items asked for (or all), and unknown ones with features. A new item that
         is known after all is ranked as such.
         """
-        limits, depth = self.limits, request.k + request.offset
+        limits, depth = self.policy.limits, request.k + request.offset
         require_at_most("k", request.k, limits.k)
         require_at_most("offset", request.offset, limits.k)
         n_results = len(request.users) * depth
         require_at_most("users", n_results, limits.results, "users × (offset + k)")
         excludes_seen = self._excludes_seen(request)
         folded, history = self._histories(request.users, "users")
-        users = self.users.resolve(request.users, "users", self.unknown, folded)
+        users = self.users.resolve(request.users, "users", self.policy.unknown, folded)
         parts = [self.items.resolve(request.new_items, "new_items", Unknown.REFUSE)]
         if request.items is not None:
-            parts.insert(0, self.items.resolve(request.items, "items", self.unknown))
+            parts.insert(0, self.items.resolve(request.items, "items", self.policy.unknown))
         excluded = self.items.codes(request.exclude, "exclude")
         strangers = {
             part.ids[at]: part.factors[at] if part.basis[at] is Basis.FEATURES else None
@@ -190,14 +213,13 @@ class Answers:
         codes = np.concatenate([part.codes[part.codes >= 0] for part in parts])
         shape = len(cold), self.engine.item_factors.shape[1]
         rows = np.array(list(cold.values()), np.float32).reshape(shape)
-        candidates = self.engine.choose(
-            None if request.items is None else codes, rows, excluded[excluded >= 0]
-        )
+        candidates = self.engine.choose(None if request.items is None else codes, rows)
         query = Query(
             users.factors,
             np.where((users.codes >= 0) & excludes_seen, users.codes, len(self.users.ids)),
             depth,
             candidates,
+            excluded[excluded >= 0],
             users.codes if request.stable else None,
             None if request.exclude_seen is False else history,
         )
@@ -208,8 +230,10 @@ class Answers:
         """Scores of pairs, on the scale of the target."""
         named = [pair.user for pair in request.pairs]
         folded, _ = self._histories(named, "pairs")
-        users = self.users.resolve(named, "pairs", self.unknown, folded)
-        items = self.items.resolve([pair.item for pair in request.pairs], "pairs", self.unknown)
+        users = self.users.resolve(named, "pairs", self.policy.unknown, folded)
+        items = self.items.resolve(
+            [pair.item for pair in request.pairs], "pairs", self.policy.unknown
+        )
         values = self.engine.pair_scores(users.factors, items.factors)
         return {"scores": values.tolist(), "user_basis": users.basis, "item_basis": items.basis}
 
@@ -248,8 +272,8 @@ class Answers:
     def _excludes_seen(self, request: RecommendRequest) -> bool:
         """Whether what a user rated is left out; refused where the answer would tell a client what
         the user rated."""
-        allowed = self.seen is Seen.ALWAYS or (
-            self.seen is Seen.CATALOGUE and request.items is None
+        allowed = self.policy.seen is Seen.ALWAYS or (
+            self.policy.seen is Seen.CATALOGUE and request.items is None
         )
         if request.exclude_seen and not allowed:
             why = "with a list of items it would tell which of them the user rated"

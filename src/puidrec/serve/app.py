@@ -15,10 +15,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -37,10 +35,10 @@ from starlette.middleware.cors import CORSMiddleware
 from puidrec import __version__
 from puidrec.errors import PuidError
 from puidrec.run_folder import load_run, read_environment
-from puidrec.serve import Seen, Unknown
-from puidrec.serve.answers import Answers, Plan, nothing_seen
-from puidrec.serve.engine import Ranking, Worker
-from puidrec.serve.limits import LOG, PROBES, ApiKeys, Code, Guard, Limits, Refused
+from puidrec.serve import Seen
+from puidrec.serve.answers import Answers, nothing_seen
+from puidrec.serve.engine import Ranking, ranked
+from puidrec.serve.limits import LOG, PROBES, Code, Guard, Policy, Refused
 from puidrec.serve.schema import (
     Health,
     ModelCard,
@@ -81,12 +79,21 @@ PART = 2**16
 """Bytes of an answer that are given to the connection at once."""
 
 
-async def on_thread(request: Request, call: Callable[[], Any], needed: bool = True) -> Any:
+async def on_thread(request: Request, call: Callable[[], Any], needed: bool) -> Any:
     """Call on the thread for large requests, where that is needed; small ones are quicker than the
     way there."""
     if not needed:
         return call()
     return await asyncio.get_running_loop().run_in_executor(request.app.state.reader, call)
+
+
+async def in_time(request: Request, work: Awaitable[Any]) -> Any:
+    """What comes of some work, refused where that takes too long."""
+    most = answers_of(request).policy.limits.seconds
+    try:
+        return await asyncio.wait_for(work, most)
+    except TimeoutError:
+        raise Refused(Code.OVERLOADED, f"no answer within {most:g} s; try again") from None
 
 
 class ReadingRoute(APIRoute):
@@ -99,7 +106,7 @@ class ReadingRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             body, kind = request.state.body, request.headers.get("content-type", "")
-            read = partial(read_body, body, kind, form, answers_of(request).limits)
+            read = partial(read_body, body, kind, form, answers_of(request).policy.limits)
             asked = await on_thread(request, read, len(body) > SMALL_BODY)
             answer: Response = await self.endpoint(request, asked)
             return answer
@@ -112,22 +119,19 @@ READ, ASK = APIRouter(), APIRouter(route_class=ReadingRoute, responses=REFUSALS)
 
 def serve_run(folder: Path, policy: Policy | None = None) -> FastAPI:
     """The application that answers for a run folder, and takes it anew when it is told to."""
-    policy = policy or Policy()
-    return _application(partial(load_service, folder, policy), policy)
+    return create_app(partial(load_answers, folder, policy or Policy()))
 
 
-def create_app(
-    answers: Answers,
-    metrics: dict[str, Any],
-    environment: dict[str, Any],
-    policy: Policy | None = None,
-) -> FastAPI:
-    """The application for a fitted model; metrics and environment are what `/model` tells of its
-    making."""
-    return _application(partial(make_service, answers, metrics, environment), policy or Policy())
+def load_answers(folder: Path, policy: Policy) -> Answers:
+    """What answers for the model of a run folder."""
+    model, metrics = load_run(folder, policy.device)
+    if policy.seen is Seen.NEVER:
+        model.seen_, model.held_out_ = nothing_seen(model), None
+    return Answers(model, policy, metrics, read_environment(folder))
 
 
-def _application(load: Callable[[], Service], policy: Policy) -> FastAPI:
+def create_app(load: Callable[[], Answers]) -> FastAPI:
+    """The application for what `load` gives, now and whenever it is told to take it anew."""
     app = FastAPI(
         title="puidrec",
         version=__version__,
@@ -141,10 +145,11 @@ def _application(load: Callable[[], Service], policy: Policy) -> FastAPI:
     app.include_router(ASK)
     paths = {getattr(route, "path", "") for route in (*READ.routes, *ASK.routes, *app.routes)}
     app.state.metrics = metrics = Metrics(paths)
-    app.state.serving = serving = Serving(app, load, metrics, policy)
-    app.state.worker, app.state.reader = Worker(), ThreadPoolExecutor(1, "puid-read")
-    limits = serving.service.answers.limits
-    app.add_middleware(Guard, limits=limits, keys=policy.keys, hosts=policy.hosts)
+    app.state.serving = serving = Serving(app, load, metrics)
+    app.state.worker = ThreadPoolExecutor(1, "puid-rank")
+    app.state.reader = ThreadPoolExecutor(1, "puid-read")
+    policy = serving.answers.policy
+    app.add_middleware(Guard, policy=policy)
     if policy.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -164,9 +169,65 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, serving.reload)
     yield
     await serving.wait()
-    app.state.worker.close()
-    app.state.reader.shutdown(wait=False, cancel_futures=True)
-    app.state.reader = ThreadPoolExecutor(1, "puid-read")  # the application may be started again
+
+
+class Serving:
+    """What answers for an application now, and how another takes its place; a request keeps the
+    one that it began with."""
+
+    def __init__(self, app: FastAPI, load: Callable[[], Answers], metrics: Metrics) -> None:
+        self.app, self.load, self.metrics = app, load, metrics
+        self._under_way: asyncio.Task[None] | None = None
+        self._install(*self._load())
+
+    def _load(self) -> tuple[Answers, dict[str, Any]]:
+        """The answers, and their OpenAPI document. Keys last: a model that is refused leaves
+        everything as it was."""
+        answers = self.load()
+        document = get_openapi(title="puidrec", version=__version__, routes=self.app.routes)
+        make_exact(document, answers)
+        if answers.policy.keys is not None:
+            answers.policy.keys.reload()
+        return answers, document
+
+    def _install(self, answers: Answers, document: dict[str, Any]) -> None:
+        self.answers = answers
+        self.app.openapi = lambda: document  # type: ignore[method-assign]  # as FastAPI's own documents are extended
+        self.metrics.model.clear()
+        self.metrics.model.labels(answers.card["method"]).set(time.time())
+
+    def reload(self) -> None:
+        """Take the model and the keys anew, beside the requests under way; called on the event
+        loop."""
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.get_running_loop().create_task(self._reload())
+
+    async def wait(self) -> None:
+        """Until the reload under way has ended."""
+        if self._under_way is not None:
+            await self._under_way
+
+    async def _reload(self) -> None:
+        try:
+            self._install(*await asyncio.to_thread(self._load))
+        except Exception as error:  # whatever is wrong with the new one, the old one goes on
+            self.metrics.reloads.labels("failed").inc()
+            words = str(error) if isinstance(error, PuidError) else repr(error)
+            fields = {"error": words[:400]}
+            LOG.error("reload failed; the model before it stays", extra={"fields": fields})
+            return
+        self.metrics.reloads.labels("done").inc()
+        await asyncio.to_thread(return_memory)
+        fields = {key: self.answers.card[key] for key in ("method", "loaded")}
+        LOG.info("reloaded", extra={"fields": fields})
+
+
+def return_memory() -> None:
+    """Give the freed memory of an earlier model back to the system: glibc keeps it, in pieces, for
+    each thread."""
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 async def refused(request: Request, error: Exception) -> Response:
@@ -184,7 +245,7 @@ async def refused(request: Request, error: Exception) -> Response:
 
 def answers_of(request: Request) -> Answers:
     """What answers for the model that is served now."""
-    answers: Answers = request.app.state.serving.service.answers
+    answers: Answers = request.app.state.serving.answers
     return answers
 
 
@@ -211,20 +272,14 @@ async def livez(request: Request) -> Response:
     summary="Whether requests would be answered now",
 )
 async def readyz(request: Request) -> Response:
-    """Says that a request would be answered in time; 503 while more work waits than that. Needs no
-    key."""
+    """Says that a request would be answered in time: takes its turn as a single user does, and is
+    503 where that does not come. Needs no key."""
+    loop, state = asyncio.get_running_loop(), request.app.state
     try:
-        require_time(request, request.app.state.worker.waiting_seconds)
+        await in_time(request, loop.run_in_executor(state.worker, int))
     except Refused as problem:
         return problem.response()
     return _json({"status": "ok"})
-
-
-def require_time(request: Request, waiting: float) -> None:
-    """Refuse what would not be answered in time."""
-    if waiting > answers_of(request).limits.seconds:
-        message = "more work waits than can be done in time; try again"
-        raise Refused(Code.OVERLOADED, message, retry_after=waiting)
 
 
 @READ.head("/health", include_in_schema=False)
@@ -236,7 +291,7 @@ def require_time(request: Request, waiting: float) -> None:
 )
 async def health(request: Request) -> Response:
     """Says that the server is up, and what it serves."""
-    card = request.app.state.serving.service.card
+    card = answers_of(request).card
     return _json({"status": "ok", **{key: card[key] for key in ("method", "users", "items")}})
 
 
@@ -244,37 +299,30 @@ async def health(request: Request) -> Response:
 async def model(request: Request) -> Response:
     """Method, data, metrics, Γ, settings, and the features that unknown users and items may
     bring."""
-    return _json(request.app.state.serving.service.card)
+    return _json(answers_of(request).card)
 
 
 @READ.get("/metrics", include_in_schema=False)
 async def metrics(request: Request) -> Response:
     """Figures in the text form of Prometheus."""
-    state = request.app.state
-    state.metrics.waiting.set(state.worker.waiting_seconds)
     headers = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
-    return Response(generate_latest(state.metrics.registry), headers=headers)
+    return Response(generate_latest(request.app.state.metrics.registry), headers=headers)
 
 
 @ASK.post("/recommend", response_model=RecommendResponse, summary="Best items of users")
 async def recommend(request: Request, body: RecommendRequest) -> Response:
     """The k best items of each user. Unknown users get the average user's, unless the server
     refuses them; with features, and a model that reads them, their own."""
-    answers, worker = answers_of(request), request.app.state.worker
+    answers = answers_of(request)
     large = len(body.users) > 1 or bool(body.new_items or body.items or body.exclude)
-    plan: Plan = await on_thread(request, partial(answers.plan, body), large)
-    waiting, most = worker.waiting_for(answers.engine, plan.query), answers.limits.seconds
-    require_time(request, waiting)
+    plan = await on_thread(request, partial(answers.plan, body), large)
     request.state.hold("results", len(body.users) * (body.k + body.offset))
 
     def render(ranking: Ranking, start: int) -> bytes:
         return to_json(plan.entries(ranking, start), inf_nan_mode="null")[1:-1]
 
-    try:
-        parts = await asyncio.wait_for(worker.parts(answers.engine, plan.query, render), most)
-    except TimeoutError:
-        message = f"no answer within {most:g} s; try again"
-        raise Refused(Code.OVERLOADED, message, retry_after=waiting) from None
+    work = ranked(request.app.state.worker, answers.engine, plan.query, render)
+    parts = await in_time(request, work)
     found, unknown = b",".join(parts), to_json(plan.unknown_items)
     content = b'{"recommendations":[%b],"unknown_items":%b}' % (found, unknown)
     size = {"Content-Length": str(len(content))}
@@ -298,11 +346,11 @@ async def score(request: Request, body: ScoreRequest) -> Response:
 @READ.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
     """This service in one page, without anything loaded from elsewhere."""
-    service, schema = request.app.state.serving.service, request.app.openapi()
-    user, item = service.answers.users.ids[0], service.answers.items.ids[0]
+    answers, schema = answers_of(request), request.app.openapi()
+    user, item = answers.users.ids[0], answers.items.ids[0]
     page = PAGES.get_template("docs.html.j2").render(
         **schema,
-        card=service.card,
+        card=answers.card,
         examples={
             "/recommend": {"users": [user], "k": 5},
             "/score": {"pairs": [{"user": user, "item": item}]},
@@ -318,127 +366,3 @@ async def docs(request: Request) -> HTMLResponse:
 def start() -> RedirectResponse:
     """To the page that explains the service."""
     return RedirectResponse("/docs")
-
-
-# What is being served
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How a server behaves, whatever model it serves."""
-
-    unknown: Unknown = Unknown.PRIOR
-    seen: Seen = Seen.CATALOGUE
-    limits: Limits = Limits()  # noqa: RUF009 (it cannot be changed)
-    device: str = "cpu"
-    keys: ApiKeys | None = None
-    hosts: Sequence[str] = ("*",)
-    origins: Sequence[str] = ()
-    """Of pages whose scripts may ask (CORS)."""
-
-
-@dataclass(frozen=True)
-class Service:
-    """A model that is being served; a request keeps the one that it began with."""
-
-    answers: Answers
-    card: dict[str, Any]
-
-
-def load_service(folder: Path, policy: Policy) -> Service:
-    """Load a run folder and warm up."""
-    model, metrics = load_run(folder, policy.device)
-    environment = read_environment(folder)
-    if policy.seen is Seen.NEVER:
-        model.seen_, model.held_out_ = nothing_seen(model), None
-    answers = Answers(model, policy.unknown, policy.limits, policy.seen)
-    return make_service(answers, metrics, environment)
-
-
-def make_service(answers: Answers, metrics: dict[str, Any], environment: dict[str, Any]) -> Service:
-    """A fitted model; metrics and environment are what `/model` tells of its making."""
-    model, apart = answers.model, ("method", "gamma", "protocol")
-    card = {
-        "method": model.settings.method,
-        "description": model.settings.spec.description,
-        "data": environment.get("data"),
-        "data_sha256": environment.get("data_sha256"),
-        "protocol": metrics.get("protocol"),
-        "metrics": {key: value for key, value in metrics.items() if key not in apart},
-        "gamma": model.report_.get("gamma"),
-        "settings": model.settings.model_dump(),
-        **answers.users.card(),
-        **answers.items.card(),
-        "unknown": answers.unknown.value,
-        "seen": answers.seen.value,
-        "loaded": datetime.now(UTC).isoformat(timespec="seconds"),
-        "limits": asdict(answers.limits),
-        "version": __version__,
-    }
-    return Service(answers, card)
-
-
-class Serving:
-    """The service of an application now, and how another one takes its place."""
-
-    def __init__(
-        self, app: FastAPI, load: Callable[[], Service], metrics: Metrics, policy: Policy
-    ) -> None:
-        self.app, self.load, self.metrics, self.policy = app, load, metrics, policy
-        self._under_way: asyncio.Task[None] | None = None
-        self._install(*self._load())
-
-    def _load(self) -> tuple[Service, dict[str, Any]]:
-        """The service, and its OpenAPI document. Keys last: a model that is refused leaves
-        everything as it was."""
-        service, keys = self.load(), self.policy.keys
-        words = f"Recommendations of a {service.card['method']} model."
-        document = get_openapi(
-            title=self.app.title,
-            version=self.app.version,
-            description=words,
-            routes=self.app.routes,
-        )
-        make_exact(document, service.answers, keyed=keys is not None)
-        if keys is not None:
-            keys.reload()
-        return service, document
-
-    def _install(self, service: Service, document: dict[str, Any]) -> None:
-        self.service = service
-        self.app.openapi = lambda: document  # type: ignore[method-assign]  # as FastAPI's own documents are extended
-        self.metrics.model.clear()
-        self.metrics.model.labels(service.card["method"]).set(time.time())
-
-    def reload(self) -> None:
-        """Take the model and the keys anew, beside the requests under way; called on the event
-        loop."""
-        if self._under_way is None or self._under_way.done():
-            self._under_way = asyncio.get_running_loop().create_task(self._reload())
-
-    async def wait(self) -> None:
-        """Until the reload under way has ended."""
-        if self._under_way is not None:
-            await self._under_way
-
-    async def _reload(self) -> None:
-        try:
-            self._install(*await asyncio.to_thread(self._load))
-        except Exception as error:  # whatever is wrong with the new one, the old one goes on
-            self.metrics.reloads.labels("failed").inc()
-            words = str(error) if isinstance(error, PuidError) else repr(error)
-            fields = {"error": words[:400]}
-            LOG.error("reload failed; the model before it stays", extra={"fields": fields})
-            return
-        self.metrics.reloads.labels("done").inc()
-        await asyncio.to_thread(return_memory)
-        fields = {key: self.service.card[key] for key in ("method", "loaded")}
-        LOG.info("reloaded", extra={"fields": fields})
-
-
-def return_memory() -> None:
-    """Give the freed memory of an earlier model back to the system: glibc keeps it, in pieces, for
-    each thread."""
-    if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(0)

@@ -1,6 +1,6 @@
 """The best candidates of users: one product, then a partial sort. Codes in, codes out.
 
-One thread computes (`Worker`). A request of many users is cut into slices that take about as long
+One thread computes (`ranked`). A request of many users is cut into slices that take about as long
 as one user does; the next slice lines up when the one before it is done. So requests take turns,
 and a single user waits for at most one slice of each large request, however large that is.
 """
@@ -8,12 +8,9 @@ and a single user waits for at most one slice of each large request, however lar
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,8 +36,6 @@ class Candidates:
     codes: np.ndarray
     rows: np.ndarray
     """The row of each item of the catalogue among the candidates, −1 where it is none of them."""
-    excluded: np.ndarray
-    """Rows that nobody gets: leaving them out of the factors would copy those of all others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +48,13 @@ class Query:
     is left out."""
     k: int
     candidates: Candidates
+    excluded: np.ndarray
+    """Codes that nobody gets: leaving them out of the candidates would copy the factors of all
+    others."""
     path_users: np.ndarray | None = None
     """Where `gamma_max` is asked for: the code of each user, −1 for one who was not in training."""
     history: PairsByUser | None = None
     """Codes of items that single users do not get: what they said that they did."""
-
-    @property
-    def cost(self) -> int:
-        """Scores to be computed."""
-        return len(self.users) * len(self.candidates.factors)
 
     def part(self, start: int, stop: int) -> Query:
         """Some of the users."""
@@ -96,37 +89,27 @@ class Engine:
         }
         self.user_factors = np.ascontiguousarray(model.user_factors_)
         self.item_factors = np.ascontiguousarray(model.item_factors_)
-        everything, nothing = np.arange(len(self.item_factors)), np.zeros(0, np.int64)
+        everything = np.arange(len(self.item_factors))
         factors = torch.from_numpy(self.item_factors).to(self.device)
-        self.catalogue = Candidates(factors, everything, everything, nothing)
+        self.catalogue = Candidates(factors, everything, everything)
 
     def slice_users(self, query: Query) -> int:
         """Users of a query whose scores and results fit into one slice."""
         by_scores = SLICE_SCORES // max(len(query.candidates.factors), 1)
         return max(1, min(by_scores, SLICE_RESULTS // query.k))
 
-    def choose(
-        self,
-        codes: np.ndarray | None,
-        cold_items: np.ndarray,
-        excluded: np.ndarray | None = None,
-    ) -> Candidates:
-        """Some items of the catalogue (None: all of them), and cold-start items given as factors;
-        without the excluded ones of the catalogue."""
-        chosen = self.catalogue
-        if codes is not None or len(cold_items):
-            n_items = len(self.item_factors)
-            codes = chosen.codes if codes is None else np.unique(codes)
-            factors = np.concatenate([self.item_factors[codes], cold_items])
-            rows = np.full(n_items, -1)
-            rows[codes] = np.arange(codes.size)
-            codes = np.append(codes, n_items + np.arange(len(cold_items)))
-            tensor = torch.from_numpy(factors).to(self.device)
-            chosen = Candidates(tensor, codes, rows, chosen.excluded)
-        if excluded is None or not excluded.size:
-            return chosen
-        left_out = chosen.rows[excluded]
-        return replace(chosen, excluded=left_out[left_out >= 0])
+    def choose(self, codes: np.ndarray | None, cold_items: np.ndarray) -> Candidates:
+        """Some items of the catalogue (None: all of them), and cold-start items given as
+        factors."""
+        if codes is None and not len(cold_items):
+            return self.catalogue
+        n_items = len(self.item_factors)
+        codes = self.catalogue.codes if codes is None else np.unique(codes)
+        factors = np.concatenate([self.item_factors[codes], cold_items])
+        rows = np.full(n_items, -1)
+        rows[codes] = np.arange(codes.size)
+        codes = np.append(codes, n_items + np.arange(len(cold_items)))
+        return Candidates(torch.from_numpy(factors).to(self.device), codes, rows)
 
     def pair_scores(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Scores of pairs given as rows of factors, on the scale of the target."""
@@ -140,7 +123,8 @@ class Engine:
         mask_seen(scores, query.seen_by, *self.seen, candidates.rows)
         if query.history is not None:
             mask_seen(scores, np.arange(n_users), *query.history, candidates.rows)
-        scores[:, candidates.excluded] = -np.inf
+        left_out = candidates.rows[query.excluded]
+        scores[:, left_out[left_out >= 0]] = -np.inf
         row, value = top_k(scores, query.k)
         last = None
         if query.path_users is not None:
@@ -151,67 +135,20 @@ class Engine:
         return Ranking(candidates.codes[row], value, last)
 
 
-Render = Callable[[Ranking, int], Any]
-"""What is made of the ranking of a part of the users, on the worker's thread; the number is that of
-its first user."""
+Render = Callable[[Ranking, int], bytes]
+"""What is made of the ranking of a part of the users, on the thread that ranks; the number is that
+of its first user."""
 
 
-class Worker:
-    """Answers queries on one thread. Engines may change while it works."""
+async def ranked(thread: Executor, engine: Engine, query: Query, render: Render) -> list[bytes]:
+    """The answer in parts, in the order of the users, each as `render` makes it of a ranking.
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "puid-serve")
-        self._waiting, self._lined_up = 0, 0
-        """Scores of all requests under way, and of their slices that line up for the thread."""
-        self._pace = (0.0, 1.0)
+    Where the caller gives up (cancellation), what has not begun is not computed.
+    """
+    size, loop = engine.slice_users(query), asyncio.get_running_loop()
 
-    @property
-    def waiting_seconds(self) -> float:
-        """How long all that waits now will take, by the pace of the last products."""
-        return self._seconds(self._waiting)
+    def compute(at: int) -> bytes:
+        return render(engine.best(query.part(at, at + size)), at)
 
-    def waiting_for(self, engine: Engine, query: Query) -> float:
-        """How long what goes before a query will take: of a large request, one slice does."""
-        alone = len(query.users) <= engine.slice_users(query)
-        return self._seconds(self._lined_up if alone else self._waiting)
-
-    def _seconds(self, scores: int) -> float:
-        return scores * self._pace[0] / self._pace[1]
-
-    async def parts(self, engine: Engine, query: Query, render: Render) -> list[Any]:
-        """The answer in parts, in the order of the users, each as `render` makes it of a ranking.
-
-        Where the caller gives up (cancellation), what has not begun is not computed.
-        """
-        size, found, left = engine.slice_users(query), [], query.cost
-        loop = asyncio.get_running_loop()
-        self._waiting += left
-        try:
-            for at in range(0, len(query.users), size):
-                part = query.part(at, at + size)
-                self._lined_up += part.cost
-                call = partial(self._compute, engine, part, render, at)
-                try:
-                    found.append(await loop.run_in_executor(self._thread, call))
-                finally:
-                    self._lined_up -= part.cost
-                left -= part.cost
-                self._waiting -= part.cost
-        finally:
-            self._waiting -= left
-        return found
-
-    def _compute(self, engine: Engine, part: Query, render: Render, start: int) -> Any:
-        began = time.perf_counter()
-        answer = render(engine.best(part), start)
-        self._note_pace(time.perf_counter() - began, part.cost)
-        return answer
-
-    def _note_pace(self, seconds: float, scores: int) -> None:
-        # sums that forget: one small product that was held up says little about large ones
-        self._pace = (0.95 * self._pace[0] + seconds, 0.95 * self._pace[1] + scores)
-
-    def close(self) -> None:
-        """Let the thread end; a query after that starts another."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._thread = ThreadPoolExecutor(1, "puid-serve")
+    starts = range(0, len(query.users), size)
+    return [await loop.run_in_executor(thread, compute, at) for at in starts]

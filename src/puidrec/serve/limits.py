@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import hmac
 import logging
-import math
 import re
 import socket
 from collections import Counter
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
@@ -28,6 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from puidrec.errors import InputError, one_line
+from puidrec.serve import Seen, Unknown
 
 LOG = logging.getLogger("puidrec.serve")
 PROBES = ("/livez", "/readyz")
@@ -41,18 +41,18 @@ MAX_MESSAGE = 400
 class Limits:
     """Bounds of a request; a request beyond one is refused before any work."""
 
+    users: ClassVar[int] = 1000
+    items: ClassVar[int] = 20_000
+    """Items of a filter, of items to leave out, of new items, and of a history."""
+    pairs: ClassVar[int] = 10_000
+    features: ClassVar[int] = 256
+    """Features of one user or item."""
+    list_entries: ClassVar[int] = 1000
+    """Entries of one feature that is a list."""
     k: int = 1000
     """Items per user."""
-    users: int = 1000
     results: int = 100_000
     """Users × items per user of one answer."""
-    items: int = 20_000
-    """Items of a filter, of items to leave out, and of new items."""
-    pairs: int = 10_000
-    features: int = 256
-    """Features of one user or item."""
-    list_entries: int = 1000
-    """Entries of one feature that is a list."""
     body: int = 4 * 2**20
     """Bytes."""
     values: int = 100_000
@@ -100,11 +100,9 @@ class Code(StrEnum):
 class Refused(Exception):  # noqa: N818 (it reads as what happens: raise Refused)
     """A request that gets no answer, with the reason for the client."""
 
-    def __init__(
-        self, code: Code, message: str, field: str | None = None, retry_after: float = 1.0
-    ) -> None:
+    def __init__(self, code: Code, message: str, field: str | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.field, self.retry_after = code, message, field, retry_after
+        self.code, self.message, self.field = code, message, field
 
     def response(self) -> JSONResponse:
         """The JSON form; those who were refused for load are told when to come back."""
@@ -114,7 +112,7 @@ class Refused(Exception):  # noqa: N818 (it reads as what happens: raise Refused
             408: {"Connection": "close"},
             411: {"Connection": "close"},
             413: {"Connection": "close"},
-            503: {"Retry-After": str(max(1, math.ceil(self.retry_after)))},
+            503: {"Retry-After": "1"},
             401: {"WWW-Authenticate": "Bearer"},
         }.get(self.code.status)
         return JSONResponse({"error": problem}, self.code.status, headers)
@@ -123,9 +121,8 @@ class Refused(Exception):  # noqa: N818 (it reads as what happens: raise Refused
 def require_at_most(field: str, found: int, limit: int, what: str | None = None) -> None:
     """Refuse a number of things beyond its limit."""
     if found > limit:
-        raise Refused(
-            Code.TOO_MANY, f"{what or field}: found {found:,}; expected at most {limit:,}", field
-        )
+        message = f"{what or field}: found {found:,}; expected at most {limit:,}"
+        raise Refused(Code.TOO_MANY, message, field or None)
 
 
 # Who is let in, and with how much
@@ -184,6 +181,20 @@ class ApiKeys:
         return sum([hmac.compare_digest(given, own) for own in self._digests]) > 0
 
 
+@dataclass(frozen=True)
+class Policy:
+    """How a server behaves, whatever model it serves."""
+
+    unknown: Unknown = Unknown.PRIOR
+    seen: Seen = Seen.CATALOGUE
+    limits: Limits = Limits()
+    device: str = "cpu"
+    keys: ApiKeys | None = None
+    hosts: Sequence[str] = ("*",)
+    origins: Sequence[str] = ()
+    """Of pages whose scripts may ask (CORS)."""
+
+
 class Guard:
     """ASGI middleware: lets in who calls us by our name and has a key, reads bodies within a size
     and a time, and counts what is under way.
@@ -192,14 +203,8 @@ class Guard:
     and read answers; the name then stands in the Host header, and is none of ours.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        limits: Limits,
-        keys: ApiKeys | None = None,
-        hosts: Sequence[str] = ("*",),
-    ) -> None:
-        self.app, self.limits, self.keys, self.hosts = app, limits, keys, hosts
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        self.app, self.policy, self.limits = app, policy, policy.limits
         self.held: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -244,14 +249,15 @@ class Guard:
         """The size of the body as declared: bodies of unknown length were refused before."""
         host = re.sub(r":\d*$", "", headers.get("host", "").lower())
         if not any(
-            host == name or (name[0] == "*" and host.endswith(name[1:])) for name in self.hosts
+            host == name or (name[0] == "*" and host.endswith(name[1:]))
+            for name in self.policy.hosts
         ):
             raise Refused(
                 Code.WRONG_HOST, "this server is not called by that name (--allowed-host)"
             )
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        if self.keys is not None and not self.keys.knows(key):
+        if self.policy.keys is not None and not self.policy.keys.knows(key):
             raise Refused(
                 Code.UNAUTHORISED,
                 "this server needs an API key: Authorization: Bearer KEY, or X-API-Key: KEY",

@@ -23,7 +23,6 @@ from pydantic import (
     PlainValidator,
     StrictBool,
     ValidationError,
-    ValidationInfo,
 )
 from pydantic_core import PydanticCustomError, from_json
 from typing_extensions import TypeAliasType
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Form = TypeVar("Form", bound=BaseModel)
-_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
-"""Two halves (surrogates) that are one character, as JSON may write it."""
 
 
 def _whole(value: Any) -> Any:
@@ -61,10 +58,10 @@ def _id(value: Any) -> Any:
     return value
 
 
-def _feature(value: Any, info: ValidationInfo) -> Any:
+def _feature(value: Any) -> Any:
     value = _whole(value)
     if isinstance(value, list):
-        _count(value, "list_entries", "features", info)
+        require_at_most("features", len(value), Limits.list_entries)
         value = [_whole(part) for part in value]
         good = all(_word(part) for part in value)
     else:
@@ -76,24 +73,6 @@ def _feature(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-def _count(value: Any, limit: str, field: str | None, info: ValidationInfo) -> None:
-    """Refuse a list above its limit, which the context of the validation holds; a request that is
-    made in Python has none."""
-    if isinstance(value, list | dict) and info.context is not None:
-        require_at_most(field or limit, len(value), getattr(info.context, limit))
-
-
-def _at_most(limit: str) -> BeforeValidator:
-    """Count a list before its entries are checked: a body of 300,000 users would hold up every
-    client for seconds."""
-
-    def count(value: Any, info: ValidationInfo) -> Any:
-        _count(value, limit, info.field_name, info)
-        return value
-
-    return BeforeValidator(count)
-
-
 _Feature = bool | int | float | str | list[int | str] | None
 _Id = int | Annotated[str, Field(min_length=1)]
 UserId = TypeAliasType("UserId", Annotated[_Id, PlainValidator(_id, json_schema_input_type=_Id)])
@@ -102,8 +81,8 @@ ItemId = TypeAliasType("ItemId", Annotated[_Id, PlainValidator(_id, json_schema_
 Feature = Annotated[_Feature, PlainValidator(_feature, json_schema_input_type=_Feature)]
 Count = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
 Many = Annotated[list[T], Field(fail_fast=True)]
-"""A list is refused at its first wrong entry; messages about a million of them would take minutes.
-"""
+"""A list is refused at its first wrong entry, or the first beyond its limit: messages about a
+million of them would take minutes."""
 Method = StrEnum("Method", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
 
 
@@ -122,8 +101,9 @@ class _Message(BaseModel):
 
 
 class _Featured(_Message):
-    features: Annotated[dict[str, Feature], _at_most("features")] = Field(
+    features: dict[str, Feature] = Field(
         default_factory=dict,
+        max_length=Limits.features,
         description="By name, as in the side table; names left out count as unknown values.",
     )
 
@@ -141,8 +121,9 @@ class User(_Featured):
     """A user that the model may not know, or who has done more since."""
 
     id: UserId = Field(description="Any id, known or not; a known one is answered from training.")
-    history: Annotated[Many[Rated], _at_most("items")] = Field(
+    history: Many[Rated] = Field(
         default_factory=list,
+        max_length=Limits.items,
         description="What the user did: scores then rest on these rows, and on no others.",
     )
 
@@ -156,8 +137,10 @@ class Item(_Featured):
 class RecommendRequest(_Message):
     """Whose best items, how many, and of which items."""
 
-    users: Annotated[Many[UserId | User], _at_most("users")] = Field(
-        min_length=1, description="Ids, or objects with id, and history or features."
+    users: Many[UserId | User] = Field(
+        min_length=1,
+        max_length=Limits.users,
+        description="Ids, or objects with id, and history or features.",
     )
     k: Count = Field(10, ge=1, description="Items per user.")
     offset: Count = Field(
@@ -170,16 +153,20 @@ class RecommendRequest(_Message):
         description="Leave out what the user has in the log; when left out, as the server does by "
         "default.",
     )
-    exclude: Annotated[Many[ItemId], _at_most("items")] = Field(
-        default_factory=list, description="Leave out these items, for every user of the request."
+    exclude: Many[ItemId] = Field(
+        default_factory=list,
+        max_length=Limits.items,
+        description="Leave out these items, for every user of the request.",
     )
-    items: Annotated[Many[ItemId | Item] | None, _at_most("items")] = Field(
+    items: Many[ItemId | Item] | None = Field(
         None,
         min_length=1,
+        max_length=Limits.items,
         description="Rank these items only; all items of the training data when left out.",
     )
-    new_items: Annotated[Many[Item], _at_most("items")] = Field(
+    new_items: Many[Item] = Field(
         default_factory=list,
+        max_length=Limits.items,
         description="Items with features to rank beside the others; needs a feature model.",
     )
     stable: StrictBool = Field(
@@ -199,8 +186,8 @@ class Pair(_Message):
 class ScoreRequest(_Message):
     """Pairs to score."""
 
-    pairs: Annotated[Many[Pair], _at_most("pairs")] = Field(
-        min_length=1, description="One score per pair, in order."
+    pairs: Many[Pair] = Field(
+        min_length=1, max_length=Limits.pairs, description="One score per pair, in order."
     )
 
 
@@ -302,43 +289,35 @@ def read_body(body: bytes, content_type: str, form: type[Form], limits: Limits) 
     1.4 million objects, gigabytes of messages about them, and half a minute in which nobody else is
     answered.
     """
-    kind = content_type.partition(";")[0].strip().lower()
     found = body.count(b",") + body.count(b"[") + body.count(b"{")
-    if found > limits.values:
-        raise Refused(
-            Code.TOO_MANY, f"the body holds {found:,} values; expected at most {limits.values:,}"
-        )
+    require_at_most("", found, limits.values, "values in the body")
     try:
         # Unlike `json`, it refuses half characters (lone surrogates), which no text can hold, and
         # deep nesting.
         content = from_json(body or b"null")
     except ValueError as error:
-        if rb"\ud" in _PAIR.sub(b"", body).lower():  # a half alone is JSON, but no text
-            message = f"text holds half a character (a lone surrogate): {error}"
-            raise Refused(Code.INVALID, message) from None
         raise Refused(Code.MALFORMED, f"the body is not JSON in UTF-8: {error}") from None
+    kind = content_type.partition(";")[0].strip().lower()
     if not re.fullmatch(r"application/(json|.*\+json)", kind) or not isinstance(content, dict):
         raise Refused(
             Code.INVALID, "expected a JSON object, sent with content-type: application/json"
         )
     try:
-        return form.model_validate(content, context=limits)
+        return form.model_validate(content)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        raise _refused(max(problems, key=lambda one: len(one["loc"]))) from None
-
-
-def _refused(deepest: Any) -> Refused:
-    """The validation error deepest in the body. Input is never echoed: no client can put words into
-    an answer."""
-    place = [
-        one_line(str(part))[:40]
-        for part in deepest["loc"]
-        # pydantic adds which of several types a field may have
-        if isinstance(part, int) or (part not in ("User", "Item") and "[" not in part)
-    ]
+        deepest = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
+    # Input is never echoed: no client can put words into an answer.
+    place = ".".join(
+        [
+            one_line(str(part))[:40]
+            for part in deepest["loc"]
+            # pydantic adds which of several types a field may have
+            if isinstance(part, int) or (part not in ("User", "Item") and "[" not in part)
+        ][:5]
+    )
+    code = Code.TOO_MANY if deepest["type"] == "too_long" else Code.INVALID
     words = {"extra_forbidden": "unknown field"}.get(deepest["type"], deepest["msg"])
-    return Refused(Code.INVALID, words, ".".join(place[:5]) or None)
+    raise Refused(code, words, place or None)
 
 
 Json = dict[str, Any]
@@ -349,10 +328,10 @@ KINDS: dict[str, list[Json]] = {
 }
 
 
-def make_exact(document: Json, answers: Answers, *, keyed: bool = False) -> None:
-    """Narrow the general document, in place, to what this server accepts. keyed: it asks for an API
-    key."""
-    if keyed:
+def make_exact(document: Json, answers: Answers) -> None:
+    """Narrow the general document, in place, to what this server accepts."""
+    forms, scale = document["components"]["schemas"], answers.model.rating_scale_
+    if answers.policy.keys is not None:
         document["components"]["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
             "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -360,41 +339,31 @@ def make_exact(document: Json, answers: Answers, *, keyed: bool = False) -> None
         document["security"] = [{"bearer": []}, {"header": []}]
         for path in PROBES:
             document["paths"][path]["get"]["security"] = []
-    forms, limits, scale = (
-        document["components"]["schemas"],
-        answers.limits,
-        answers.model.rating_scale_,
-    )
     for name, side in (("UserId", answers.users), ("ItemId", answers.items)):
-        forms[name] = next(
-            p
-            for p in forms[name]["anyOf"]
-            if (p["type"] == "integer") is (side.id_type == "integer")
-        )
-    some = {"maxItems": limits.items}
+        forms[name] = {"type": "integer"}
+        if side.id_type == "text":
+            forms[name] = {"type": "string", "minLength": 1}
+    most = {"maximum": answers.policy.limits.k}
     narrower: dict[str, dict[str, Json]] = {
         "RecommendRequest": {
-            "users": {"maxItems": limits.users},
-            "k": {"maximum": limits.k},
-            "offset": {"maximum": limits.k},
-            **dict.fromkeys(("items", "new_items", "exclude"), some),
+            "k": most,
+            "offset": most,
             # only `spectrum` knows how rankings change along Γ
             "stable": {} if answers.engine.path else {"const": False},
         },
-        "ScoreRequest": {"pairs": {"maxItems": limits.pairs}},
         "Rated": {"rating": {"minimum": scale.low, "maximum": scale.high}},
         "User": {
             "features": _features(answers.users),
-            "history": some if is_foldable(answers.model) else {"maxItems": 0},
+            "history": {} if is_foldable(answers.model) else {"maxItems": 0},
         },
         "Item": {"features": _features(answers.items)},
     }
     for name, fields in narrower.items():
         for field, form in fields.items():
             forms[name]["properties"][field] |= form
-    if answers.seen is not Seen.ALWAYS:
+    if answers.policy.seen is not Seen.ALWAYS:
         told: Json = {"properties": {"exclude_seen": {"const": True}}, "required": ["exclude_seen"]}
-        if answers.seen is Seen.CATALOGUE:
+        if answers.policy.seen is Seen.CATALOGUE:
             told["properties"]["items"] = {"type": "array"}
             told["required"].append("items")
         forms["RecommendRequest"]["not"] = told

@@ -194,9 +194,6 @@ class Metrics:
             Histogram, "request_seconds", "Time to answer.", "path", buckets=BUCKETS
         )
         self.under_way = make(Gauge, "requests_under_way", "Requests under way.")
-        self.waiting = make(
-            Gauge, "waiting_seconds", "Estimated time until work that waits now is done."
-        )
         self.reloads = make(Counter, "reloads", "Times that a model was taken anew.", "outcome")
         self.dropped = make(Counter, "log_lines_dropped", "Log lines that nobody took in time.")
         self.model = make(
