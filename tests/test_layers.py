@@ -269,7 +269,7 @@ def test_the_walk_sees_what_it_must(name: str, source: str) -> None:
         ("data.dataset", "if TYPE_CHECKING:\n    from puidrec.model import Recommender"),
         ("data.sources.coat", "from puidrec.features.factors import with_pseudo_features"),
         ("model", "from puidrec import __version__"),
-        ("auditing.audit", "from puidrec.evaluation.auc import auc"),
+        ("auditing.audit", "from puidrec.evaluation.metrics import auc"),
     ],
 )
 def test_the_walk_lets_pass_what_it_may(name: str, source: str) -> None:

@@ -13,7 +13,7 @@ import puidrec as pr
 from puidrec.data.schema import RatingScale
 from puidrec.data.synthetic import simulate
 from puidrec.evaluation.any_model import outcome_scale
-from puidrec.evaluation.labelled import rows_of, strata_of, training_counts
+from puidrec.evaluation.evaluator import rows_of, strata_of, training_counts
 from puidrec.evaluation.result import Weights
 from puidrec.exposure import make_propensity
 from puidrec.exposure.base import Exposure

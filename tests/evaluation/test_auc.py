@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from puidrec.evaluation.auc import auc, auc_by_user, user_auc
+from puidrec.evaluation.metrics import auc, auc_by_user, user_auc
 from puidrec.evaluation.significance import PerUser, mean_interval
 
 

@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error
 
-from puidrec.evaluation import metrics
 from puidrec.evaluation.evaluator import evaluate_scores
 from puidrec.evaluation.metrics import (
     METRICS,
+    WHOLE_LIST,
     Scored,
     compute_metrics,
     parse_metric,
     signed_labels,
     unit_labels,
 )
-from puidrec.evaluation.ndcg import WHOLE_LIST
-from puidrec.evaluation.ranking import dense_codes
 from puidrec.evaluation.significance import mean_interval
 from puidrec.testing.metric import MetricContract
 
@@ -94,39 +92,6 @@ def test_uauc_counts_users_with_both_labels_whatever_the_rule() -> None:
     assert result["uauc"] == 1.0
     assert result.per_user["ndcg@1"].users.tolist() == [0, 1]
     assert result.n_users == 2
-
-
-def test_parts_divide_users_and_lose_nothing() -> None:
-    rng = np.random.default_rng(1)
-    user = np.append(rng.integers(0, 200, 5_000), np.full(3_000, 77))
-    row = np.arange(user.size, dtype=np.float64)
-    ids, code = dense_codes(user * 3)
-    rows = Scored(ids, code, row, np.ones(user.size, np.int8), row, row, weight=row + 1)
-    for size in (100, 999, 10_000):
-        parts = list(rows.parts(size))
-        assert np.array_equal(np.concatenate([p.ids for p in parts]), ids)
-        assert np.array_equal(np.sort(np.concatenate([p.score for p in parts])), row)
-        for p in parts:
-            at = p.score.astype(int)
-            assert np.array_equal(p.ids[p.code], user[at] * 3)
-            assert np.array_equal(p.weight, row[at] + 1)
-            assert np.array_equal(np.unique(p.code), np.arange(p.ids.size))
-
-
-def test_parts_change_no_value(monkeypatch) -> None:
-    rng = np.random.default_rng(2)
-    rows = (rng.integers(0, 300, 9_000), rng.integers(0, 50, 9_000) / 50, rng.integers(0, 2, 9_000))
-    names = [name for name in NAMES if name != "ndcg-graded@3"]
-    whole = evaluate_scores(*rows, metrics=names)
-    monkeypatch.setattr(metrics, "PART_ROWS", 500)
-    assert len(list(Scored(*dense_codes(rows[0]), rows[1], rows[2], rows[1], rows[1]).parts())) > 10
-    cut = evaluate_scores(*rows, metrics=names)
-    for name in names:
-        assert cut[name] == pytest.approx(whole[name], abs=1e-14)
-        assert np.array_equal(cut.per_user[name].users, whole.per_user[name].users)
-        np.testing.assert_allclose(
-            cut.per_user[name].values, whole.per_user[name].values, atol=1e-12
-        )
 
 
 def test_signed_labels_keep_their_type_and_have_an_inverse() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from puidrec.evaluation.significance import PerUser, compare, compare_all, holm, join, mean_interval
+from puidrec.evaluation.significance import PerUser, compare, compare_all, holm, mean_interval
 
 
 def _per_user(values: np.ndarray, size: np.ndarray | None = None) -> PerUser:
@@ -163,14 +163,6 @@ def test_sizes_make_it_a_mean_over_rows_that_covers_the_truth() -> None:
 def test_one_user_or_none_has_no_interval() -> None:
     assert np.isnan(mean_interval(PerUser(np.array([3]), np.array([0.5]))).low)
     assert np.isnan(PerUser(np.array([], int), np.array([])).mean)
-
-
-def test_join_keeps_order_and_sizes() -> None:
-    parts = [PerUser(np.array([u]), np.array([u / 2]), np.array([u + 1.0])) for u in range(3)]
-    joined = join(parts)
-    assert joined.users.tolist() == [0, 1, 2]
-    assert joined.mean == pytest.approx((0 * 1 + 0.5 * 2 + 1 * 3) / 6)
-    assert join([PerUser(p.users, p.values) for p in parts]).size is None
 
 
 def test_shapes_and_levels_are_checked(refusal) -> None:

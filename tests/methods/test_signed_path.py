@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from puidrec.data.synthetic import simulate
-from puidrec.evaluation.auc import auc, placements
+from puidrec.evaluation.metrics import auc, placements
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.unseen import POINTS, stages
 from puidrec.model import Recommender

@@ -9,7 +9,7 @@ import torch
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
-from puidrec.evaluation.auc import auc
+from puidrec.evaluation.metrics import auc
 from puidrec.exposure.bounds import TableGamma
 from puidrec.methods.stages import Run, train_stages
 from puidrec.model import Recommender

@@ -30,7 +30,7 @@ from functools import cached_property
 import numpy as np
 
 from puidrec.auditing.estimates import Curve, End, Estimate
-from puidrec.evaluation.ndcg import discounts
+from puidrec.evaluation.metrics import discounts
 from puidrec.evaluation.ranking import mask_seen, top_k
 from puidrec.rng import Rng, generator
 

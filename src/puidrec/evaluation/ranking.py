@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import csc_array
 
 from puidrec.errors import InputError
 
@@ -39,9 +38,7 @@ class Blocks:
     def list_sum(self, values: np.ndarray) -> np.ndarray:
         """Sum a value per block over each list."""
         sums = np.bincount(self.list_of, weights=values, minlength=self.rows.size)
-        return sums.astype(
-            np.float64, copy=False
-        )  # numpy counts in integers where there is nothing to add
+        return sums.astype(np.float64)  # integers where there is nothing to add
 
     @cached_property
     def total(self) -> np.ndarray:
@@ -52,13 +49,6 @@ class Blocks:
         """The last position that can count: k, or the end of the longest list."""
         return min(k, int(self.rows.max()))
 
-    def top(self, k: int) -> Blocks:
-        """The blocks that begin within the first k positions."""
-        if k >= self.rows.max():
-            return self
-        at = np.flatnonzero(self.begin < k)
-        return Blocks(self.gain[at], self.list_of[at], self.begin[at], self.end[at], self.rows)
-
 
 @dataclass(frozen=True)
 class RankedLists:
@@ -66,41 +56,22 @@ class RankedLists:
 
     order: np.ndarray
     """Positions of the caller's rows, by list and falling score."""
-    row_start: np.ndarray
-    """First row of each list within `order`, and the end: [lists + 1]."""
-    block_start: np.ndarray
-    """First row of each block within `order`, and the end: [blocks + 1]."""
+    start: np.ndarray
+    """First row of each block within `order`."""
     list_of: np.ndarray
     begin: np.ndarray
     end: np.ndarray
-    weight: np.ndarray | None = None
+    rows: np.ndarray
+    """Rows of each list."""
+    weight: np.ndarray
     """Normalised weight of each row, in `order`."""
-
-    @cached_property
-    def rows(self) -> np.ndarray:
-        """Rows of each list."""
-        rows: np.ndarray = np.diff(self.row_start)
-        return rows
-
-    def count(self, values: np.ndarray) -> np.ndarray:
-        """Sum the caller's small whole numbers over each list, without weights."""
-        counts: np.ndarray = np.add.reduceat(
-            values[self.order], self.row_start[:-1], dtype=np.int64
-        )
-        return counts
 
     def blocks(self, gain: np.ndarray) -> Blocks:
         """The blocks where the caller's rows gain something."""
-        ranked = gain[self.order] if self.weight is None else gain[self.order] * self.weight
-        sums = _block_sums(ranked, self.block_start)
+        sums = np.add.reduceat(gain[self.order] * self.weight, self.start)
         some = np.flatnonzero(sums)
-        return Blocks(
-            sums[some].astype(np.float64),
-            self.list_of[some],
-            self.begin[some],
-            self.end[some],
-            self.rows,
-        )
+        at = self.list_of[some], self.begin[some], self.end[some]
+        return Blocks(sums[some], *at, self.rows)
 
 
 def rank_lists(
@@ -108,42 +79,19 @@ def rank_lists(
 ) -> RankedLists:
     """Rank each user's rows; `code` numbers the users 0, 1, 2, … without gaps (see `dense_codes`).
 
-    A sort by score, then a counting sort by user: a quarter of the time of a sort on two keys.
     Which of two equal scores comes first does not matter: they share a block.
     """
-    order = group_rows(code, np.argsort(score)[::-1])
-    rows = np.bincount(code)
-    row_start = np.concatenate([[0], np.cumsum(rows)])
-    ranked, new = score[order], np.ones(order.size + 1, dtype=bool)
-    np.not_equal(ranked[1:], ranked[:-1], out=new[1:-1])
-    new[row_start] = True
-    block_start = np.flatnonzero(new)
-    first = np.searchsorted(block_start, row_start)
-    list_of = np.repeat(np.arange(rows.size), np.diff(first))
-    if weight is None:
-        shift = row_start[list_of]
-        begin, end = block_start[:-1] - shift, block_start[1:] - shift
-        return RankedLists(order, row_start, block_start, list_of, begin, end)
-    ranked_weight = weight[order]
-    ranked_weight = ranked_weight * np.repeat(
-        rows / np.add.reduceat(ranked_weight, row_start[:-1]), rows
-    )
-    mass = _block_sums(ranked_weight, block_start)
-    end = np.cumsum(mass)
-    end -= (end - mass)[first[:-1]][list_of]
-    return RankedLists(order, row_start, block_start, list_of, end - mass, end, ranked_weight)
-
-
-def group_rows(code: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Sort row positions by user, keeping `order` within each user: a counting sort, as sparse
-    formats use."""
-    columns = np.arange(code.size + 1)
-    grouped: np.ndarray = (
-        csc_array((order, code[order], columns), shape=(int(code.max()) + 1, code.size))
-        .tocsr()
-        .data
-    )
-    return grouped
+    order, rows = np.lexsort((-score, code)), np.bincount(code)
+    own, ranked = code[order], score[order]
+    mass = np.ones(code.size)
+    if weight is not None:
+        mass = weight[order] * (rows / np.bincount(code, weight))[own]
+    new = np.append(True, (ranked[1:] != ranked[:-1]) | (own[1:] != own[:-1]))
+    start = np.flatnonzero(new)
+    list_of, size = own[start], np.add.reduceat(mass, start)
+    end = np.cumsum(size)
+    end -= (end - size)[np.searchsorted(list_of, np.arange(rows.size))][list_of]
+    return RankedLists(order, start, list_of, end - size, end, rows, mass)
 
 
 def dense_codes(user: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -161,19 +109,6 @@ def dense_codes(user: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return users, (np.cumsum(present, dtype=np.int32) - 1)[user]
     users, code = np.unique(user, return_inverse=True)
     return users, code
-
-
-def _block_sums(ranked: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Sums over blocks; most blocks are single rows, so only the others are added up."""
-    if start.size == ranked.size + 1:
-        return ranked
-    sums: np.ndarray = ranked[start[:-1]].astype(np.float64)
-    tied = np.flatnonzero(np.diff(start) > 1)
-    edges = np.stack([start[tied], start[tied + 1]], axis=1).ravel()
-    sums[tied] = np.add.reduceat(np.append(ranked, ranked.dtype.type(0)), edges, dtype=np.float64)[
-        ::2
-    ]
-    return sums
 
 
 WORTH_GROUPING = 4

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.errors import InputError
-from puidrec.evaluation.ndcg import Users
+from puidrec.evaluation.metrics import Users
 from puidrec.evaluation.significance import Estimate, PerUser, mean_interval
 from puidrec.view import html_table, view
 

@@ -67,18 +67,6 @@ class PerUser:
         return float(np.sum(self.weight * self.values)) if len(self) else float("nan")
 
 
-def join(parts: Sequence[PerUser]) -> PerUser:
-    """Put parts with different users together."""
-    if len(parts) == 1:
-        return parts[0]
-    sizes = [part.size for part in parts if part.size is not None]
-    return PerUser(
-        np.concatenate([part.users for part in parts]),
-        np.concatenate([part.values for part in parts]),
-        np.concatenate(sizes) if sizes else None,
-    )
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A value, its standard error, and its interval at some level."""

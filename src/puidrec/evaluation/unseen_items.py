@@ -18,19 +18,23 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 
+from puidrec.data.dataset import IdMap
+from puidrec.data.tables import pairs_by_user
 from puidrec.errors import InputError
-from puidrec.evaluation.ranking import dense_codes, mask_seen, ranges, top_k
+from puidrec.evaluation.ranking import dense_codes, mask_seen, top_k
 from puidrec.evaluation.significance import PerUser
 
 UNSEEN = "unseen-"
-CATALOGUE = "catalogue-recall@"
+CATALOGUE = "catalogue-recall"
 PAIRS_AT_ONCE = 1_000_000
 """Pairs that a model is asked for at once."""
 MOST_PAIRS = 50_000_000
 """More scores than this are not computed for one `catalogue-recall@K`: it is then left out."""
 BLOCK_PAIRS = 2**24
 """User-item pairs scored at once: 64 MB."""
+KEYS = ("user_id", "item_id")
 Seen = tuple[np.ndarray, np.ndarray]
 """Pairs to leave out, sorted by user: items of user u are items[row_start[u]:row_start[u + 1]]."""
 Weighting = Literal["plain", "popularity", "propensity"]
@@ -38,8 +42,7 @@ Weighting = Literal["plain", "popularity", "propensity"]
 
 @dataclass(frozen=True)
 class Found:
-    """The K best unseen items of users who liked something, and where among them their liked items
-    are."""
+    """The K best unseen items of users who liked something, and their liked rows."""
 
     users: np.ndarray
     """Codes of the users, sorted."""
@@ -47,15 +50,25 @@ class Found:
     """Item codes, [users, K]; −1 where a user has fewer unseen items."""
     row_user: np.ndarray
     """Position in `users` of each liked row."""
-    rank: np.ndarray
-    """Rank of each liked row, from 1; 0 where it is not among the K best."""
+    row_item: np.ndarray
     popularity: np.ndarray
-    """Training rows of each item of the unseen_items."""
+    """Training rows of each item of the catalogue."""
     n_users: int
     """All users of training, with liked rows or not."""
-    row_item: np.ndarray
     propensity: np.ndarray | None = field(default=None, repr=False)
     """Of each liked row, where it is known."""
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        """Rank of each liked row, from 1; 0 where it is not among the K best. Some rows at a
+        time."""
+        rank = np.zeros(self.row_item.size, np.int64)
+        step = max(1, BLOCK_PAIRS // max(self.top.shape[1], 1))
+        for start in range(0, rank.size, step):
+            rows = slice(start, start + step)
+            place = self.top[self.row_user[rows]] == self.row_item[rows, None]
+            rank[rows] = np.where(place.any(1), place.argmax(1) + 1, 0)
+        return rank
 
     def weight(self, weighting: Weighting) -> np.ndarray:
         """Weight of each liked row."""
@@ -73,11 +86,6 @@ class Found:
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Sums of a value per liked row over users."""
         return np.bincount(self.row_user, weights=values, minlength=self.users.size)
-
-    @cached_property
-    def n_liked(self) -> np.ndarray:
-        """Liked rows of each user."""
-        return self.sums(np.ones(self.rank.size))
 
     def within(self, k: int) -> np.ndarray:
         """Mask of the liked rows among the first k."""
@@ -102,16 +110,97 @@ def find_liked(
     users, row_user = dense_codes(user)
     top = best_unseen(lambda block: left[block] @ right.T, users, right.shape[0], seen, k)
     popularity = np.bincount(np.asarray(seen[0][1]), minlength=right.shape[0])
+    return Found(users, top, row_user, item, popularity, left.shape[0], propensity)
+
+
+def found_by_own(model: Any, liked: pl.DataFrame, left_out: pl.DataFrame | None, k: int) -> Found:
+    """Where liked rows are in the lists of a model of this package."""
+    sides = model.user_ids_, model.item_ids_
+    user, item = (own.encode(liked[key]) for own, key in zip(sides, KEYS, strict=True))
+    unknown = (user < 0) | (item < 0)
+    if unknown.any():
+        raise InputError(
+            f"{int(unknown.sum()):,} of the rows are of other users or items than the model's",
+            found=", ".join(map(str, liked.row(int(unknown.argmax()))[:2])),
+            hint="Give rows of the data it was fitted on.",
+        )
+    factors = model.user_factors_, model.item_factors_
+    seen = [model.seen_, *_pairs(left_out, *sides)]
+    return find_liked(factors, (user, item), seen, k, _propensity(liked))
+
+
+def found_by_others(
+    model: Any,
+    liked: pl.DataFrame,
+    train: pl.DataFrame | None,
+    items: IdMap | None,
+    k: int,
+) -> Found:
+    """Where liked rows are in given lists, or in those of a model that only predicts (a function of
+    users and items); a user without a list has found nothing. items: the catalogue, if known."""
+    lists = model if isinstance(model, pl.DataFrame) else None
+    parts = [part for part in (liked, train, lists) if part is not None]
+    for key in KEYS:
+        kinds = {str(part[key].dtype) for part in parts}
+        if len(kinds) > 1:
+            raise InputError(
+                "ids of another type than in the rows",
+                column=key,
+                found=" and ".join(sorted(kinds)),
+            )
+    users = IdMap(liked["user_id"].unique().sort())
+    if items is None:
+        if lists is None:
+            raise InputError(
+                "a ranking of all items needs to know them",
+                found="a table of rows",
+                expected="a part of a Dataset, whose items are ranked",
+            )
+        items = IdMap(pl.concat([part["item_id"] for part in parts]).unique().sort())
+    if lists is not None:
+        top = _listed(lists, users, items, k)
+    else:
+
+        def scores(block: np.ndarray) -> np.ndarray:
+            user = users.decode(np.repeat(block, len(items))).to_numpy()
+            found = model(user, np.tile(items.ids.to_numpy(), block.size))
+            return np.array(found, np.float64).reshape(block.size, -1)
+
+        everyone, seen = np.arange(len(users)), _pairs(train, users, items)
+        top = best_unseen(scores, everyone, len(items), seen, k, PAIRS_AT_ONCE)
+    learned = items.encode([] if train is None else train["item_id"])
+    known = [part["user_id"] for part in (liked, train) if part is not None]
     return Found(
-        users,
+        np.arange(len(users)),
         top,
-        row_user,
-        ranks_in(top, row_user, item),
-        popularity,
-        left.shape[0],
-        item,
-        propensity,
+        users.encode(liked["user_id"]),
+        items.encode(liked["item_id"]),
+        np.bincount(learned[learned >= 0], minlength=len(items)),
+        pl.concat(known).n_unique(),
+        _propensity(liked),
     )
+
+
+def _listed(lists: pl.DataFrame, users: IdMap, items: IdMap, k: int) -> np.ndarray:
+    """Item codes of given lists, [users, k]."""
+    owner = users.encode(lists["user_id"])
+    place = lists.select(pl.int_range(pl.len()).over("user_id")).to_series().to_numpy()
+    shown = (owner >= 0) & (place < k)
+    top = np.full((len(users), k), -1, np.int64)
+    top[owner[shown], place[shown]] = items.encode(lists["item_id"])[shown]
+    return top
+
+
+def _pairs(rows: pl.DataFrame | None, users: IdMap, items: IdMap) -> list[Seen]:
+    """The pairs of a table by user; none where there is no table."""
+    if rows is None:
+        return []
+    codes = users.encode(rows["user_id"]), items.encode(rows["item_id"])
+    return [pairs_by_user(*codes, len(users))]
+
+
+def _propensity(liked: pl.DataFrame) -> np.ndarray | None:
+    return liked["propensity"].to_numpy() if "propensity" in liked.columns else None
 
 
 def best_unseen(
@@ -138,17 +227,6 @@ def best_unseen(
     return top
 
 
-def ranks_in(top: np.ndarray, row_user: np.ndarray, item: np.ndarray) -> np.ndarray:
-    """Where each row's item is in its user's list, some rows at a time."""
-    rank = np.zeros(item.size, np.int64)
-    step = max(1, BLOCK_PAIRS // max(top.shape[1], 1))
-    for start in range(0, item.size, step):
-        rows = slice(start, start + step)
-        place = top[row_user[rows]] == item[rows, None]
-        rank[rows] = np.where(place.any(1), place.argmax(1) + 1, 0)
-    return rank
-
-
 def recall(found: Found, k: int, weighting: Weighting = "plain") -> PerUser:
     """Share of a user's liked rows (by weight) among the first k; weighted, users count by their
     weight."""
@@ -166,10 +244,9 @@ def ndcg(found: Found, k: int, weighting: Weighting = "plain") -> PerUser:
     count by weight."""
     weight = found.weight(weighting)
     gain = np.where(found.within(k), weight / np.log2(np.maximum(found.rank, 1) + 1), 0.0)
-    order = np.lexsort((-weight, found.row_user))
-    ideal_rank = (
-        ranges(np.zeros_like(found.n_liked, dtype=np.int64), found.n_liked.astype(np.int64)) + 1
-    )
+    order, liked = np.lexsort((-weight, found.row_user)), found.sums(np.ones(weight.size))
+    start = np.cumsum(liked) - liked
+    ideal_rank = np.arange(order.size) - start[found.row_user[order]] + 1.0
     ideal = np.where(ideal_rank <= k, weight[order] / np.log2(ideal_rank + 1), 0.0)
     best = np.bincount(found.row_user[order], weights=ideal, minlength=found.users.size)
     return PerUser(
@@ -242,21 +319,11 @@ def unseen_values(
     return {name: metric(ranked, k) for name, (metric, k) in parsed.items()}
 
 
-def cutoff_of(name: str) -> int:
-    """K of `catalogue-recall@K`."""
-    tail = name.removeprefix(CATALOGUE)
-    if not (tail.isascii() and tail.isdigit() and int(tail) > 0):
-        raise InputError(
-            "bad cut-off of a metric", found=name, expected=f"{CATALOGUE}k with a whole k from 1"
-        )
-    return int(tail)
-
-
 def catalogue_recall(
     predict: Callable[[Any, Any], Any],
     user: np.ndarray,
     item: np.ndarray,
-    catalogue: np.ndarray,
+    items: IdMap | None,
     k: int,
 ) -> PerUser:
     """Recall@k over the catalogue, from uniform rows: what share of a user's liked items would a
@@ -265,9 +332,14 @@ def catalogue_recall(
     Recall@k of `metrics` ranks a user's own test rows, a few items. Here a positive row is found
     where its score is above that of the (k + 1)-th of all items; where it ties, it is not. Uniform
     rows are a fair sample of a user's liked items, so their share is a fair estimate. user, item:
-    of positive rows; catalogue: ids of all items. Where there are no more than k items, all are
+    of positive rows; items: all that there are. Where there are no more than k items, all are
     found; beyond `MOST_PAIRS` scores there is no value.
     """
+    if items is None:
+        raise InputError(
+            "a recall over the catalogue needs all items", expected="a part of a Dataset"
+        )
+    catalogue = items.ids.to_numpy()
     if user.size == 0 or np.unique(user).size * catalogue.size > MOST_PAIRS:
         return PerUser(user[:0], np.zeros(0))
     users, code = np.unique(user, return_inverse=True)

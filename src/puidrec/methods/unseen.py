@@ -16,7 +16,7 @@ from functools import cache, partial
 import numpy as np
 
 from puidrec.errors import InputError
-from puidrec.evaluation.auc import placements
+from puidrec.evaluation.metrics import placements
 from puidrec.losses import signed
 from puidrec.losses.pair_loss import Objective, UnseenLoss
 from puidrec.losses.whole_space import linear_sum
