@@ -13,7 +13,7 @@ from scipy import sparse
 
 from puidrec import export as module
 from puidrec.data.dataset import Dataset
-from puidrec.data.sources.formats import parse_atomic
+from puidrec.data.sources.reading import read_table
 from puidrec.data.synthetic import simulate
 from puidrec.errors import OutputError, PuidError
 from puidrec.export import export_model
@@ -226,9 +226,9 @@ def test_seen_pairs_go_with_the_vectors(models: dict[str, Recommender], tmp_path
     ids = json.loads((tmp_path / "csr" / "user_ids.json").read_text())
     first = pairs.filter(pl.col("user_id") == ids[0])["item_id"]
     assert first.to_list() == model.item_ids_.decode(items[: row_start[1]]).to_list()
-    again = parse_atomic((tmp_path / "recbole" / "model.inter").read_text(), "model.inter")
+    again = read_table(tmp_path / "recbole" / "model.inter")
     assert again.rows() == pairs.rows()
-    users = parse_atomic((tmp_path / "recbole" / "model.useremb").read_text(), "model.useremb")
+    users = read_table(tmp_path / "recbole" / "model.useremb")
     np.testing.assert_array_equal(
         users.drop("user_id").to_numpy().astype(np.float32), model.user_factors_
     )

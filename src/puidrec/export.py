@@ -20,7 +20,7 @@ from scipy import sparse
 from puidrec import __version__
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json, write_text
 from puidrec.data.schema import Origin
-from puidrec.data.sources.formats import atomic_text
+from puidrec.data.sources.files import atomic_text
 from puidrec.errors import InputError, PuidError
 from puidrec.losses.pointwise import TargetScale
 from puidrec.model import Recommender

@@ -12,7 +12,7 @@ import pytest
 
 from puidrec.data.dataset import Dataset, IdMap
 from puidrec.data.sources import load_dataset
-from puidrec.data.sources.formats import write_dataset
+from puidrec.data.sources.files import write_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.testing.source import SourceContract
 

@@ -19,7 +19,7 @@ import polars as pl
 
 from puidrec.auditing.slots import Scorer
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.sources.formats import score_file
+from puidrec.data.sources.files import score_file
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.evaluation.any_model import (

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -276,7 +277,7 @@ def _left_over(outcome: np.ndarray, rows: Interactions) -> np.ndarray:
 
 
 def read_rows(path: Any) -> pl.DataFrame:
-    """A CSV or Parquet file of pairs."""
-    from puidrec.data.sources.reading import is_parquet, read_delimited, read_parquet, typed_columns
+    """A file of pairs."""
+    from puidrec.data.sources.reading import read_table
 
-    return read_parquet(path) if is_parquet(path) else typed_columns(read_delimited(path))
+    return read_table(Path(path))

@@ -101,7 +101,7 @@ def export(
     """Write a data set in the form of another tool. All of them can be read again with --data files
     or recbole."""
     from puidrec.atomic import atomic_folder, refuse_other_files
-    from puidrec.data.sources.formats import write_dataset
+    from puidrec.data.sources.files import write_dataset
 
     refuse_other_files(out, (), "an empty one", always=())
     with steps("reading") as step:

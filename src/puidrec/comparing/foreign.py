@@ -19,7 +19,7 @@ import numpy as np
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.schema import Origin, to_polars, with_our_names
-from puidrec.data.sources.formats import score_file
+from puidrec.data.sources.files import score_file
 from puidrec.data.split import Split
 from puidrec.evaluation.any_model import (
     ScoreTable,

@@ -94,9 +94,9 @@ def test_options(folder: Path, refusal) -> None:
         (
             "train.ascii",
             np.full((8, 6), 6),
-            ("row 1", "column '1'", "outside its scale", "found 6.0", "[1, 5]"),
+            ("row 1", "column 'rating'", "out of range", "found 6.0", "[1, 5]"),
         ),
-        ("test.ascii", np.full((8, 6), -1), ("row 1", "column '1'", "found -1.0")),
+        ("test.ascii", np.full((8, 6), -1), ("row 1", "column 'rating'", "found -1.0")),
         ("train.ascii", np.zeros((8, 6)), ("empty", "0 rows")),
         ("propensities.ascii", np.full((2, 2), 0.5), ("2 x 2 matrix", "propensities=False")),
         ("propensities.ascii", np.zeros((8, 6)), ("column 'propensity'", "(0, 1]")),
@@ -122,6 +122,21 @@ def test_wrong_matrices_are_refused(
 ) -> None:
     write_matrix(folder / file, matrix)
     refusal(lambda: load_dataset("coat", folder), str(folder), *parts)
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("1 2\n3\n", "row 2"),
+        ("1 2\n3 x\n", "'x'"),
+        ("1 nan\n3 4\n", "finite"),
+        ("1 2\ninf 4\n", "finite"),
+        ("\n", "empty"),
+    ],
+)
+def test_files_that_are_no_matrices(content: str, part: str, folder: Path, refusal) -> None:
+    (folder / "train.ascii").write_text(content)
+    refusal(lambda: load_dataset("coat", folder), "train.ascii", part)
 
 
 @pytest.mark.parametrize(

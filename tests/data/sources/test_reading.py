@@ -20,7 +20,6 @@ from puidrec.data.sources.reading import (
     read_bytes,
     read_columns,
     read_delimited,
-    read_matrix,
     read_parquet,
     typed_columns,
 )
@@ -86,7 +85,7 @@ def test_a_field_of_a_megabyte_is_read(tmp_path: Path) -> None:
         (PLAIN.decode().encode("utf-16"), ("UTF-16",)),
         (b"PAR1" + b"\0" * 50, ("Parquet",)),
         (b"PK\x03\x04" + b"\0" * 50, ("zip",)),
-        (b"\x28\xb5\x2f\xfd" + PLAIN, ("Zstandard", "Unpack it first (zstd -d)")),
+        (b"\x28\xb5\x2f\xfd" + PLAIN, ("Zstandard", "Unpack it first", "zstd -d")),
         (bz2.compress(PLAIN), ("bzip2", "Unpack it first")),
         (lzma.compress(PLAIN), ("xz", "Unpack it first")),
     ],
@@ -107,20 +106,11 @@ def test_files_without_a_header(tmp_path: Path, refusal) -> None:
     refusal(lambda: read_delimited(file, names=("a",)), "row 1", "2 fields", "expected 1")
 
 
-def test_encodings(tmp_path: Path) -> None:
-    file = tmp_path / "u.item"
-    file.write_bytes('1|Misérables, "Les"\n'.encode("iso-8859-1"))
-    frame = read_delimited(
-        file, names=("id", "title"), separator="|", encoding="iso-8859-1", quoted=False
-    )
-    assert frame["title"].to_list() == ['Misérables, "Les"']
-
-
 def test_missing_files_folders_and_permissions(
     tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal(lambda: read_bytes(tmp_path / "no.csv"), "no.csv", "no such file")
-    refusal(lambda: read_bytes(tmp_path), str(tmp_path), "found 'a folder'", "expected a file")
+    refusal(lambda: read_bytes(tmp_path), str(tmp_path), "a folder, not a file")
     refusal(lambda: read_bytes(tmp_path / ("n" * 5000)), "cannot read")
     refusal(lambda: data_folder(None, "coat"), "coat", "--data-dir")
     refusal(lambda: data_folder(tmp_path / "no", "coat"), "no such folder")
@@ -217,28 +207,6 @@ def test_parquet_that_is_not_there(tmp_path: Path, refusal) -> None:
     refusal(lambda: read_parquet(tmp_path), "a folder")
 
 
-def test_matrices_in_text(tmp_path: Path) -> None:
-    file = tmp_path / "m.ascii"
-    file.write_bytes(b"\xef\xbb\xbf1 2.5e-1 0\r\n3 0 -4\r\n\r\n")
-    np.testing.assert_array_equal(read_matrix(file), [[1, 0.25, 0], [3, 0, -4]])
-
-
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        ("1 2\n3\n", ("row 2", "wrong number of values", "found 1", "2 as in row 1")),
-        ("1 2\n3 x\n", ("row 2", "column '2'", "'x'", "a finite number")),
-        ("1 nan\n3 4\n", ("row 1", "column '2'", "'nan'")),
-        ("1 2\ninf 4\n", ("row 2", "column '1'", "'inf'")),
-        ("\n", ("empty",)),
-    ],
-)
-def test_broken_matrices(content: str, parts: tuple[str, ...], tmp_path: Path, refusal) -> None:
-    file = tmp_path / "m.ascii"
-    file.write_text(content)
-    refusal(lambda: read_matrix(file), "m.ascii", *parts)
-
-
 def test_archives_never_unpickle(tmp_path: Path, refusal) -> None:
     file = tmp_path / "a.npz"
     np.savez(file, plain=np.arange(3), bad=np.array([{}, object], dtype=object))
@@ -266,7 +234,7 @@ def test_truncated_archives_and_plain_arrays(tmp_path: Path, refusal) -> None:
     file.write_bytes(flipped)
     refusal(lambda: read_arrays(file, ["x"]), "a.npz", "damaged")
     np.save(tmp_path / "b.npy", np.arange(3))
-    refusal(lambda: read_arrays(tmp_path / "b.npy", ["x"]), "missing array x", "no arrays")
+    refusal(lambda: read_arrays(tmp_path / "b.npy", ["x"]), "unsafe")
 
 
 TYPES = {"id": pl.Int64, "x": pl.Float64, "name": pl.String}

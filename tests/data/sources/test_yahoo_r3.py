@@ -82,7 +82,7 @@ def test_pseudo_features_come_from_the_log_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        ("1\t2\t3\n0\t1\t2\n", ("row 2", "column 'user_id'", "found 0", "ids from 1")),
+        ("1\t2\t3\n0\t1\t2\n", ("row 2", "column 'user_id'", "found 0", "[1, inf]", "Ids from 0")),
         ("1\t2\t3\nx\t1\t2\n", ("row 2", "column 'user_id'", "'x'", "a whole number")),
         ("1\t2\t3\n1\t\t2\n", ("row 2", "column 'item_id'", "nothing")),
         ("1\t2\t3\n1\t3\t6\n", ("row 2", "column 'rating'", "6", "[1, 5]")),

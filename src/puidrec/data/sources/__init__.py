@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from inspect import signature
 from os import PathLike
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -12,18 +11,18 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.schema import check_choice
 from puidrec.data.tables import OverlapRule, check_overlap
 from puidrec.errors import InputError
-from puidrec.plugins import Registry
+from puidrec.plugins import Registry, named
 
 Load = Callable[..., Dataset]
 _BUILT_IN: dict[str, str | Load] = {
-    "coat": "puidrec.data.sources.coat",
-    "yahoo-r3": "puidrec.data.sources.yahoo_r3",
-    "kuairec": "puidrec.data.sources.kuairec",
-    "kuairand": "puidrec.data.sources.kuairand",
-    "ml-100k": "puidrec.data.sources.ml_100k",
-    "files": "puidrec.data.sources.files",
-    "recbole": "puidrec.data.sources.formats",
-    "simulated": "puidrec.data.synthetic",
+    "coat": "puidrec.data.sources.coat:load",
+    "yahoo-r3": "puidrec.data.sources.yahoo_r3:load",
+    "kuairec": "puidrec.data.sources.kuairec:load",
+    "kuairand": "puidrec.data.sources.kuairand:load",
+    "ml-100k": "puidrec.data.sources.ml_100k:load",
+    "files": "puidrec.data.sources.files:load",
+    "recbole": "puidrec.data.sources.files:load_recbole",
+    "simulated": "puidrec.data.synthetic:load",
 }
 SOURCES = Registry(
     "puidrec.sources",
@@ -31,7 +30,7 @@ SOURCES = Registry(
     lambda _, load: load if callable(load) else None,
     "a function load(path)",
 )
-"""Name → module with `load(path, **options) -> Dataset`, or that function itself (plug-ins)."""
+"""Name → `module:function` with `load(path, **options) -> Dataset`, or that function (plug-ins)."""
 
 
 def load_dataset(
@@ -50,8 +49,7 @@ def load_dataset(
     if name not in SOURCES:
         raise InputError("unknown data set", found=name, expected=f"one of {SOURCES.names()}")
     check_overlap(overlap)
-    row = SOURCES[name]
-    load: Load = row if callable(row) else import_module(row).load
+    load: Load = named(SOURCES[name])
     # a source that does not take the rule has it applied to what it returns
     told = {"overlap": overlap} if "overlap" in signature(load).parameters else {}
     for option, choices in _choices(load).items():

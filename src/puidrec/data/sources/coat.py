@@ -7,6 +7,7 @@ row and column numbers from 0.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset
+from puidrec.data.schema import short_reason
 from puidrec.data.sources.reading import (
     AnyPath,
     as_text,
@@ -21,7 +23,6 @@ from puidrec.data.sources.reading import (
     first_file,
     has_file,
     read_bytes,
-    read_matrix,
     read_ratings,
 )
 from puidrec.data.tables import OverlapRule
@@ -54,7 +55,7 @@ def load(
     logged, uniform = _ratings(logged_file), _ratings(uniform_file)
     published = folder / "propensities.ascii"
     if propensities and has_file(published):
-        matrix = read_matrix(published)
+        matrix = _read_matrix(published)
         logged, uniform = (
             _with_propensity(frame, matrix, published) for frame in (logged, uniform)
         )
@@ -80,22 +81,21 @@ def _ratings(path: Path) -> pl.DataFrame:
     """The rated cells of a matrix, or the rows of a `user,item,rating` file."""
     if path.suffix != ".ascii":
         return read_ratings(path)
-    matrix = read_matrix(path)
-    low, high = SCALE
-    wrong = (matrix != 0) & ((matrix < low) | (matrix > high))
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise InputError(
-            "rating outside its scale",
-            file=path,
-            row=int(row) + 1,
-            column=str(column + 1),
-            found=float(matrix[row, column]),
-            expected=f"0 (not rated) or a rating in [{low:g}, {high:g}]",
-            hint="Is this the rating matrix?",
-        )
+    matrix = _read_matrix(path)
     user, item = np.nonzero(matrix)
     return pl.DataFrame({"user_id": user, "item_id": item, "rating": matrix[user, item]})
+
+
+def _read_matrix(path: Path) -> np.ndarray:
+    """A matrix of numbers in plain text, one row per line."""
+    try:
+        matrix = np.loadtxt(io.BytesIO(read_bytes(path)), comments=None, ndmin=2)
+    except ValueError as error:
+        problem = f"not a matrix of numbers ({short_reason(error)})"
+        raise InputError(problem, file=path) from error
+    if not np.isfinite(matrix).all():
+        raise InputError("not a matrix of finite numbers", file=path)
+    return matrix
 
 
 def _with_propensity(frame: pl.DataFrame, matrix: np.ndarray, path: Path) -> pl.DataFrame:
@@ -108,7 +108,6 @@ def _with_propensity(frame: pl.DataFrame, matrix: np.ndarray, path: Path) -> pl.
             "propensities do not cover the rated pairs",
             file=path,
             found=f"a {matrix.shape[0]} x {matrix.shape[1]} matrix",
-            expected="a row per user and a column per item",
             hint="Leave them out with propensities=False.",
         )
     user, item = ids.to_numpy().T
@@ -119,15 +118,13 @@ def _side(folder: Path, entity: str) -> pl.DataFrame:
     """Decode one-hot groups: the columns `colour:red, colour:blue, …` become one categorical column
     `colour`."""
     path = folder / "user_item_features" / f"{entity}_features.ascii"
-    matrix = read_matrix(path)
+    matrix = _read_matrix(path)
     named = path.with_name(f"{entity}_features_map.txt")
     lines = as_text(read_bytes(named), named).split("\n")
     names = [line.strip().partition(":") for line in lines if line.strip().partition(":")[0]]
     if len(names) != matrix.shape[1]:
-        expected = f"{len(names)} as in the map"
-        raise InputError(
-            "columns without names", file=path, found=matrix.shape[1], expected=expected
-        )
+        found, expected = matrix.shape[1], f"{len(names)} as in the map"
+        raise InputError("columns without names", file=path, found=found, expected=expected)
     table: dict[str, object] = {f"{entity}_id": np.arange(matrix.shape[0], dtype=np.int64)}
     for group in dict.fromkeys(name[0] for name in names):
         columns = [k for k, name in enumerate(names) if name[0] == group]
@@ -141,7 +138,6 @@ def _side(folder: Path, entity: str) -> pl.DataFrame:
                 row=int(wrong[0]) + 1,
                 column=group,
                 found=found,
-                expected="a single 1, else 0",
             )
         table[group] = np.array([names[k][2] for k in columns])[block.argmax(axis=1)]
     return pl.DataFrame(table)

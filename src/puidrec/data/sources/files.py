@@ -1,4 +1,5 @@
-"""Your own data, in any form that `formats` reads, from four paths or from one folder.
+"""Your own data, in any form that `reading` knows, from four paths or from one folder; RecBole's
+folders; and data sets written in the forms of other tools.
 
 A folder is searched for `logged`, `uniform`, `users` and `items`, each as `.parquet`, `.csv` or
 `.csv.gz`.
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
+from scipy import sparse
 
+from puidrec.atomic import write_json, write_text
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import shard_log
 from puidrec.data.schema import (
@@ -22,17 +25,26 @@ from puidrec.data.schema import (
     Duplicates,
     Origin,
     refuse_near_rating,
+    reject,
     require_columns,
     with_our_names,
 )
-from puidrec.data.sources.formats import SKIPPED, column_names, read_table
-from puidrec.data.sources.reading import AnyPath, data_folder, has_file
-from puidrec.data.tables import OverlapRule, UnknownIds
+from puidrec.data.sources.reading import (
+    IDS,
+    SKIPPED,
+    AnyPath,
+    data_folder,
+    has_file,
+    input_errors,
+    is_parquet,
+    read_table,
+    table_files,
+)
+from puidrec.data.tables import RATED, SIDES, OverlapRule, UnknownIds
 from puidrec.errors import InputError
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
 COLUMNS = (*INTERACTION_COLUMNS, *OPTIONAL_COLUMNS)
-RATED = ("logged", "uniform")
 QUOTED = ("rating", "propensity")
 """Numbers that stay text until they are checked, so that a message can quote them."""
 
@@ -66,19 +78,35 @@ def load(
     overlap: whether uniform rows whose pair is in the log are dropped or kept.
     """
     given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
-    named = {"multi_valued": multi_valued, "categorical": categorical}
-    _require_kinds({**given, "shards": shards}, columns or {}, named)
+    for key, found in {**given, "shards": shards}.items():
+        if not isinstance(found, str | PathLike | None):
+            raise InputError(f"option {key} is no path", found=found, expected="the path of a file")
+    renamed = columns if isinstance(columns, Mapping) else {}
+    header = None if columns is None or renamed else columns
+    lists = {"columns": header or (), "multi_valued": multi_valued, "categorical": categorical}
+    for key, listed in {**lists, "columns of files": list(renamed.values())}.items():
+        named = isinstance(listed, Sequence) and all(isinstance(name, str) for name in listed)
+        if isinstance(listed, str) or not named:
+            expected = "a list of names, ['genre'], or for columns ours = theirs, {user_id = 'uid'}"
+            raise InputError(f"option {key} has no names", found=listed, expected=expected)
+    if header is not None:
+        header = [name.strip() for name in header]
+        _check_names([name for name in header if name != SKIPPED], (*COLUMNS, *OTHER_NAMES))
+    _check_names(list(renamed), COLUMNS)
+    names = {theirs: ours for ours, theirs in renamed.items()}
     files = _find_files(path, given)
-    header = None if columns is None or isinstance(columns, Mapping) else _checked_header(columns)
-    names = _checked_names(columns if isinstance(columns, Mapping) else {})
     tables = {
         key: _rated(file, names, header, likes=key == "logged")
         if key in RATED
-        else _side(file, key, names, multi_valued, categorical)
+        else _side(file, f"{key[:-1]}_id", names, multi_valued, categorical)
         for key, file in files.items()
         if key != "logged" or shards is None
     }
-    _require_side_columns(tables, (*multi_valued, *categorical))
+    held = {name for key in SIDES if key in tables for name in tables[key].columns}
+    for name in (*multi_valued, *categorical):
+        if name not in held:
+            found = ", ".join(sorted(held))
+            raise InputError("no such column in the side tables", column=name, found=found)
 
     def build(logged: pl.DataFrame) -> Dataset:
         return Dataset.from_frame(
@@ -95,44 +123,45 @@ def load(
 
     if shards is None:
         return build(tables["logged"])
-    _require_as_written(files["logged"], liked_from, duplicates, header)
+    if liked_from is not None or duplicates != "error" or header is not None:
+        raise InputError(
+            "a log on disk is taken as it is: Parquet, each pair once",
+            file=files["logged"],
+            found="liked_from, duplicates or a list of columns",
+            hint="Write it so (rename columns with ours=theirs), or leave shards out.",
+        )
     return shard_log(files["logged"], shards, build, scale=scale, names=names, overlap=overlap)
 
 
-def _require_kinds(paths: Mapping[str, Any], renaming: Any, names: Mapping[str, Any]) -> None:
-    """Refuse options of the wrong kind: they may come from a command line or a file of settings."""
-    for key, found in paths.items():
-        if not isinstance(found, str | PathLike | None):
-            raise InputError(f"option {key} is no path", found=found, expected="the path of a file")
-    listed = renaming.values() if isinstance(renaming, Mapping) else renaming
-    if (
-        isinstance(renaming, str)
-        or not isinstance(renaming, Mapping | Sequence)
-        or not _all_text(listed)
-    ):
-        expected = (
-            "ours = theirs, {user_id = 'uid'}, or the names of all columns, ['user_id', 'item_id']"
-        )
-        raise InputError("option columns is no renaming", found=renaming, expected=expected)
-    for key, found in names.items():
-        if isinstance(found, str) or not isinstance(found, Sequence) or not _all_text(found):
+def _check_names(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse names of columns that we do not have, and one that was given twice."""
+    for name in names:
+        if name not in known or names.count(name) > 1:
             raise InputError(
-                f"option {key} is no list of columns",
-                found=found,
-                expected="a list of names, ['genre']",
+                "unknown name of a column, or one named twice",
+                found=name,
+                expected=f"one of {', '.join(known)}, or {SKIPPED} for a column to skip",
+                hint="Write it as ours=theirs, for example user_id=uid.",
             )
 
 
-def _all_text(values: Any) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
 def _find_files(path: AnyPath | None, given: Mapping[str, AnyPath | None]) -> dict[str, Path]:
-    """The files of the tables: those given by name, then those of the folder; there must be a
-    log."""
-    files = {key: Path(file) for key, file in given.items() if file is not None}
-    if path is not None:
-        files = {**_in_folder(data_folder(path, "files")), **files}
+    """The files of the tables: those given by name, then those of the folder; there must be a log.
+
+    Two forms of one table in a folder are refused, for they may differ.
+    """
+    files: dict[str, Path] = {}
+    folder = None if path is None else data_folder(path, "files")
+    for key, own in given.items():
+        names = [f"{key}{suffix}" for suffix in SUFFIXES]
+        here = [] if folder is None else [name for name in names if has_file(folder / name)]
+        if own is not None:
+            files[key] = Path(own)
+        elif folder is not None and here:
+            files[key] = folder / here[0]
+            if len(here) > 1:
+                found, hint = ", ".join(here), "Remove one of them."
+                raise InputError(f"two files for {key}", file=folder, found=found, hint=hint)
     if "logged" not in files:
         raise InputError(
             "no log of interactions",
@@ -143,75 +172,6 @@ def _find_files(path: AnyPath | None, given: Mapping[str, AnyPath | None]) -> di
     return files
 
 
-def _in_folder(folder: Path) -> dict[str, Path]:
-    """The tables a folder holds; two forms of one table are refused, for they may differ."""
-    found: dict[str, Path] = {}
-    for key in ("logged", "uniform", "users", "items"):
-        present = [
-            folder / f"{key}{suffix}" for suffix in SUFFIXES if has_file(folder / f"{key}{suffix}")
-        ]
-        if len(present) > 1:
-            names = ", ".join(file.name for file in present)
-            hint = "Remove one of them."
-            raise InputError(
-                f"two files for {key}", file=folder, found=names, expected="one", hint=hint
-            )
-        if present:
-            found[key] = present[0]
-    return found
-
-
-def _checked_names(columns: Mapping[str, str]) -> dict[str, str]:
-    """The renaming, from the files' names to ours."""
-    unknown = [name for name in columns if name not in COLUMNS]
-    if unknown:
-        raise InputError(
-            "unknown column to rename",
-            found=unknown[0],
-            expected=f"one of {', '.join(COLUMNS)}",
-            hint="Write it as ours=theirs, for example user_id=uid.",
-        )
-    return {theirs: ours for ours, theirs in columns.items()}
-
-
-def _checked_header(columns: Sequence[str]) -> list[str]:
-    """The names of the columns of files without a header line."""
-    names = [name.strip() for name in columns]
-    unknown = next((name for name in names if name not in (*COLUMNS, *OTHER_NAMES, SKIPPED)), None)
-    twice = next((name for name in names if name != SKIPPED and names.count(name) > 1), None)
-    if unknown is not None or twice is not None:
-        raise InputError(
-            "unknown name of a column" if unknown is not None else "a column was named twice",
-            found=unknown if unknown is not None else twice,
-            expected=f"{', '.join(COLUMNS)}, or {SKIPPED} for a column to skip",
-        )
-    return names
-
-
-def _require_as_written(
-    log: Path, liked_from: float | None, duplicates: Duplicates, header: Sequence[str] | None
-) -> None:
-    """Refuse options that would change the rows of a log on disk: it is used as the file has it."""
-    if liked_from is not None:
-        raise InputError(
-            "a log on disk keeps its ratings",
-            found=f"liked_from={liked_from}",
-            hint="Write 0 and 1 into the file, or leave shards out.",
-        )
-    if duplicates != "error":
-        raise InputError(
-            "in a log on disk every pair must occur once",
-            found=f"duplicates={duplicates}",
-            hint="Remove repeats before, or leave shards out.",
-        )
-    if header is not None:
-        raise InputError(
-            "a log on disk is read as Parquet, which names its columns",
-            file=log,
-            hint="Rename them with ours=theirs, or leave shards out.",
-        )
-
-
 def _rated(
     path: Path, names: Mapping[str, str], header: Sequence[str] | None, *, likes: bool
 ) -> pl.DataFrame:
@@ -219,11 +179,14 @@ def _rated(
     without ratings."""
     ours = {**{name: name for name in COLUMNS}, **OTHER_NAMES, **names}
     text = [theirs for theirs, name in ours.items() if name in QUOTED]
-    frame = read_table(path, names=header, wanted=(*COLUMNS, *OTHER_NAMES, *names), text=text)
-    frame = with_our_names(_renamed(frame, names))
+    frame = with_our_names(
+        _renamed(read_table(path, names=header, wanted=list(ours), text=text), names)
+    )
     require_columns(frame, INTERACTION_COLUMNS[: 2 if likes else 3], Origin(path))
-    if "rating" not in frame.columns and likes:
-        refuse_near_rating(column_names(path) or frame.columns, Origin(path))
+    if "rating" not in frame.columns:
+        first = table_files(path)[0]
+        whole = pl.read_parquet_schema(first) if is_parquet(first) else frame.schema
+        refuse_near_rating(list(whole), Origin(path))
     return frame.select([name for name in frame.columns if name in COLUMNS])
 
 
@@ -236,16 +199,11 @@ def _side(
 ) -> pl.DataFrame:
     """A table of users or items under our column names; lists and categories as the caller says."""
     frame = _renamed(read_table(path, text=(*multi_valued, *categorical)), names)
-    require_columns(frame, (f"{key[:-1]}_id",), Origin(path))
-    listed = [
-        name for name in multi_valued if name in frame.columns and frame[name].dtype == pl.String
-    ]
-    named = [
-        name for name in categorical if name in frame.columns and frame[name].dtype.is_integer()
-    ]
+    require_columns(frame, (key,), Origin(path))
+    kinds = frame.schema
     return frame.with_columns(
-        *[pl.col(name).str.split("|") for name in listed],
-        *[pl.col(name).cast(pl.String) for name in named],
+        *[pl.col(own).str.split("|") for own in multi_valued if kinds.get(own) == pl.String],
+        *[pl.col(own).cast(pl.String) for own in categorical if own in kinds],
     )
 
 
@@ -257,11 +215,107 @@ def _renamed(frame: pl.DataFrame, names: Mapping[str, str]) -> pl.DataFrame:
     return frame.drop(set(present.values()) & set(frame.columns) - set(present)).rename(present)
 
 
-def _require_side_columns(tables: Mapping[str, pl.DataFrame], wanted: Sequence[str]) -> None:
-    """Refuse a `multi_valued` or `categorical` column that no side table has: it is most likely
-    misspelt."""
-    held = {name for key in ("users", "items") if key in tables for name in tables[key].columns}
-    missing = [name for name in wanted if name not in held]
-    if missing:
-        found = ", ".join(sorted(held)) or "no columns"
-        raise InputError("no such column in the side tables", column=missing[0], found=found)
+UNIFORM = "uniform"
+"""Stem of the file of uniform rows, which RecBole itself knows nothing of."""
+
+
+def load_recbole(path: AnyPath | None, **options: Any) -> Dataset:
+    """Load the one RecBole data set of a folder; options are those of `load`, where the log's
+    ratings need a scale."""
+    folder = data_folder(path, "recbole")
+    with input_errors(folder):
+        logs = [file for file in sorted(folder.glob("*.inter")) if file.stem != UNIFORM]
+    logs = [Path(options["logged"])] if "logged" in options else logs
+    if len(logs) != 1:
+        found = ", ".join(file.name for file in logs) or "none"
+        hint = "Name the files: --data files --logged X.inter --users X.user --items X.item."
+        raise InputError("no single .inter file", file=folder, found=found, hint=hint)
+    sides = {key: logs[0].with_suffix(f".{key[:-1]}") for key in SIDES}
+    sides["uniform"] = folder / f"{UNIFORM}.inter"
+    present = {key: file for key, file in sides.items() if file.exists()}
+    return load(**{"logged": logs[0], **present, "unknown_ids": "keep", **options})
+
+
+def score_file(path: AnyPath, data: Dataset) -> pl.DataFrame:
+    """A file of scores (user_id, item_id, score) or of recommendations (rank); ids of the data set
+    that are text stay text."""
+    ids = zip(IDS, (data.user_ids.ids, data.item_ids.ids), strict=True)
+    text = [name for name, own in ids if own.dtype == pl.String]
+    frame = read_table(Path(path), text=text)
+    ranked = "rank" in frame.columns
+    require_columns(frame, (*IDS, "rank" if ranked else "score"), Origin(path))
+    return frame
+
+
+def write_dataset(data: Dataset, form: str, folder: Path) -> dict[str, int]:
+    """Write a data set into a folder in the form that another tool reads; returns the rows of each
+    file."""
+    parts = {"logged": data.logged, **({} if data.uniform is None else {"uniform": data.uniform})}
+    if form == "csr":
+        for key, part in parts.items():
+            sparse.save_npz(folder / f"{key}.npz", sparse.csr_matrix(part.to_matrix()))
+        for side, ids in (("user", data.user_ids), ("item", data.item_ids)):
+            write_json(folder / f"{side}_ids.json", ids.ids.to_list())
+        return {f"{key}.npz": len(part) for key, part in parts.items()}
+    sides = {"users": data.users, "items": data.items}
+    tables = {
+        **{key: part.to_frame() for key, part in parts.items()},
+        **{key: table for key, table in sides.items() if table is not None},
+    }
+    rows = {}
+    for key, table in tables.items():
+        name = ATOMIC[key] if form == "recbole" else f"{key}.{FILES.get(form, form)}"
+        if form == "recbole":
+            write_text(folder / name, atomic_text(table, Origin(name)))
+        elif form == "csv":
+            table.with_columns(pl.col(pl.List).list.join("|")).write_csv(folder / name)
+        elif form == "jsonl":
+            table.write_ndjson(folder / name)
+        else:
+            rated = form == "rectools" and key in RATED
+            (_rectools(table) if rated else table).write_parquet(folder / name)
+        rows[name] = table.height
+    return rows
+
+
+FILES = {"rectools": "parquet"}
+"""How files of a form end, where not in its name."""
+ATOMIC = {
+    "logged": "log.inter",
+    "uniform": f"{UNIFORM}.inter",
+    "users": "log.user",
+    "items": "log.item",
+}
+
+
+def _rectools(frame: pl.DataFrame) -> pl.DataFrame:
+    """RecTools' columns: `weight`, and `datetime` from times in seconds, milli- or microseconds,
+    told by their size."""
+    frame = frame.rename({"rating": "weight"})
+    if "timestamp" not in frame.columns:
+        return frame
+    largest = int(frame["timestamp"].abs().max() or 0)  # type: ignore[arg-type]
+    unit: Literal["s", "ms", "us"] = "s" if largest < 10**11 else "ms" if largest < 10**14 else "us"
+    return frame.with_columns(pl.from_epoch("timestamp", unit).alias("datetime")).drop("timestamp")
+
+
+def atomic_text(frame: pl.DataFrame, origin: Origin) -> str:
+    """A table as an atomic file of RecBole; refuses text that its form cannot hold."""
+    kinds, cells = [], []
+    for column in frame.get_columns():
+        lists = isinstance(column.dtype, pl.List)
+        numbers = column.dtype.is_numeric() and column.name not in IDS
+        kinds.append(f"{column.name}:{'float' if numbers else 'token_seq' if lists else 'token'}")
+        texts = (column.explode() if lists else column).cast(pl.String)
+        reject(
+            texts.str.contains(r"[\t\r\n ]" if lists else r"[\t\r\n]").fill_null(False),
+            texts,
+            "a .inter file cannot hold this text",
+            "text without tabs and line ends (no spaces in lists)",
+            "Rename it, or choose another format.",
+            origin,
+        )
+        joined = column.cast(pl.List(pl.String)).list.join(" ") if lists else texts
+        cells.append(joined.fill_null(""))
+    rows = pl.DataFrame(cells).select(pl.concat_str(pl.all(), separator="\t")).to_series()
+    return "\n".join(["\t".join(kinds), *rows.to_list()]) + "\n"

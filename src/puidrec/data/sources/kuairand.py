@@ -76,13 +76,11 @@ def load(
     """Load KuaiRand-Pure: `label` is the rating, 0 or 1; uniform rows are those of the random
     log."""
     folder = _folder(path)
+    first_file(folder, STANDARD, "kuairand")
     logs = [folder / name for name in STANDARD if has_file(folder / name)]
-    if not logs:
-        logs = [first_file(folder, STANDARD, "kuairand")]
     random = folder / RANDOM if has_file(folder / RANDOM) else None
-    real = features == "real"
     files = {"users": folder / USERS, "items": folder / VIDEOS}
-    sides = {key: file for key, file in files.items() if real and has_file(file)}
+    sides = {key: file for key, file in files.items() if features == "real" and has_file(file)}
     logged = pl.concat([_log(file, label, day, inserted=False) for file in logs])
     return Dataset.from_frame(
         logged,
@@ -140,9 +138,8 @@ def _log(file: Path, label: str, day: str, *, inserted: bool) -> pl.DataFrame:
             f"{other:,} rows of the other log",
             file=file,
             column="is_rand",
-            found=int(not inserted),
             expected=f"{int(inserted)} in every row",
-            hint="Download the file again; random and standard logs may not mix.",
+            hint="Download the file again.",
         )
     return frame.drop("is_rand")
 

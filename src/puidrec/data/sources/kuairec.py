@@ -17,7 +17,6 @@ printed counts, in halves of the daily rows, so they are coded as "above the med
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +34,8 @@ from puidrec.data.sources.reading import (
     data_folder,
     first_file,
     has_file,
-    input_errors,
     read_arrays,
+    read_bytes,
     read_columns,
     read_delimited,
     read_parquet,
@@ -113,7 +112,6 @@ def load(
         raise InputError(
             "these uniform rows hold the log's pairs, and without them would lack positives",
             found=f"evaluation={evaluation}",
-            expected="evaluation=held-out",
             hint="For comparison with print keep them: overlap='keep' (--overlap keep).",
         )
     folder = data_folder(path, "kuairec")
@@ -122,13 +120,27 @@ def load(
     if log == "synthesised":
         logged, uniform = draw_log(block, p_positive, p_negative, evaluation, rng)
         parts = block.rows(logged), block.rows(uniform)
-        notes = _drawn_notes(p_positive, p_negative, evaluation)
+        kept = f"{1 - max(p_positive, p_negative):g}"
+        notes = {
+            "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} "
+            "if negative",
+            "evaluation": evaluation,
+            "uniform": "pairs outside the log, thinned so that each pair is kept with "
+            f"probability {kept} whatever its label"
+            if evaluation == "held-out"
+            else "every labelled pair, those of the log included",
+        }
     else:
         parts = _big_rows(folder), block.rows(block.candidates)
         notes = {
             "log": "the platform's own (big_matrix), a pair positive if any view was",
             "evaluation": "whole block",
         }
+    notes["unobserved"] = (
+        "not told by the file: pairs never shown (0.4 % of the original block) count as negative"
+        if block.observed is None
+        else f"{int((~block.observed).sum()):,} pairs without a label, left out"
+    )
     return Dataset.from_frame(
         *parts,
         *((None, None) if features == "none" else _side_tables(folder)),
@@ -137,30 +149,8 @@ def load(
         overlap=overlap,
         name="kuairec",
         origins={"logged": file, "uniform": file, "users": folder / USERS, "items": folder},
-        notes={
-            "label": "watch_ratio > 2",
-            "features": features,
-            "unobserved": "not told by the file: pairs never shown (0.4 % of the original block) "
-            "count as negative"
-            if block.observed is None
-            else f"{int((~block.observed).sum()):,} pairs without a label, left out",
-            **notes,
-        },
+        notes={"label": "watch_ratio > 2", "features": features, **notes},
     )
-
-
-def _drawn_notes(p_positive: float, p_negative: float, evaluation: Evaluation) -> dict[str, str]:
-    """How `draw_log` drew."""
-    kept = f"{1 - max(p_positive, p_negative):g}"
-    return {
-        "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} "
-        "if negative",
-        "evaluation": evaluation,
-        "uniform": "pairs outside the log, thinned so that each pair is kept with "
-        f"probability {kept} whatever its label"
-        if evaluation == "held-out"
-        else "every labelled pair, those of the log included",
-    }
 
 
 def draw_log(
@@ -225,7 +215,13 @@ class LabelBlock:
         require_rows(rows, Origin(path))
         users, user = np.unique(rows["user_id"].to_numpy(), return_inverse=True)
         videos, video = np.unique(rows["video_id"].to_numpy(), return_inverse=True)
-        _check_size(users.size, videos.size, path)
+        if users.size * videos.size > MAX_CELLS:
+            raise InputError(
+                "too many pairs for a fully observed block",
+                file=path,
+                found=f"{users.size:,} users x {videos.size:,} videos",
+                hint="Is this big_matrix.csv? The block is small_matrix.csv.",
+            )
         gt2, observed = np.zeros((2, users.size, videos.size), dtype=bool)
         gt2[user, video] = rows["gt2"].to_numpy()
         observed[user, video] = True
@@ -235,15 +231,17 @@ class LabelBlock:
     def read_npz(cls, path: Path) -> LabelBlock:
         """Read the compact form, with or without `observed_bits`."""
         arrays = read_arrays(path, ("user_id", "video_id", "gt2_bits"), ("observed_bits",))
-        users, videos = (
-            _checked_ids(arrays.pop(key), key, path) for key in ("user_id", "video_id")
-        )
-        _check_size(users.size, videos.size, path)
+        users, videos = arrays.pop("user_id"), arrays.pop("video_id")
+        for name, ids in (("user_id", users), ("video_id", videos)):
+            whole = ids.ndim == 1 and ids.size and np.issubdtype(ids.dtype, np.integer)
+            if not whole or (ids[1:] <= ids[:-1]).any():
+                raise _wrong_array(path, name, ids, "whole numbers that increase")
         shape = (users.size, (videos.size + 7) // 8)
         for name, bits in arrays.items():
             if bits.dtype != np.uint8 or bits.shape != shape:
                 raise _wrong_array(path, name, bits, f"uint8 {shape}")
             arrays[name] = np.unpackbits(bits, axis=1, count=videos.size).astype(bool)
+        users, videos = users.astype(np.int64), videos.astype(np.int64)
         return cls(users, videos, arrays["gt2_bits"], arrays.get("observed_bits"))
 
     def write_npz(self, path: Path) -> None:
@@ -272,24 +270,6 @@ def watched_pairs(path: Path) -> pl.DataFrame:
     rows = read_columns(path, WATCHED, required=tuple(WATCHED))
     pairs = rows.group_by("user_id", "video_id").agg(gt2=(pl.col("watch_ratio") > 2).any())
     return pairs.sort("user_id", "video_id")
-
-
-def _check_size(users: int, videos: int, path: Path) -> None:
-    if users * videos > MAX_CELLS:
-        raise InputError(
-            "too many pairs for a fully observed block",
-            file=path,
-            found=f"{users:,} users x {videos:,} videos",
-            expected=f"at most {MAX_CELLS:,} pairs",
-            hint="Is this big_matrix.csv? The block is small_matrix.csv.",
-        )
-
-
-def _checked_ids(ids: np.ndarray, key: str, path: Path) -> np.ndarray:
-    whole = ids.ndim == 1 and ids.size and np.issubdtype(ids.dtype, np.integer)
-    if not whole or np.any(ids[1:] <= ids[:-1]):
-        raise _wrong_array(path, key, ids, "whole numbers that increase")
-    return ids.astype(np.int64)
 
 
 def _wrong_array(path: Path, name: str, array: np.ndarray, expected: str) -> InputError:
@@ -358,45 +338,27 @@ def item_features(path: Path) -> pl.DataFrame:
     return videos.sort("item_id")
 
 
+def _copy(old: Path, new: Path) -> None:
+    new.write_bytes(read_bytes(old))
+
+
 def convert(src: AnyPath, dst: AnyPath) -> dict[str, Any]:
     """Write the compact form of the originals in `src` to the folder `dst`; returns counts and file
     sizes."""
     source, target = data_folder(src, "kuairec"), Path(dst)
-    with input_errors(target):
-        old, new = source.resolve(), target.resolve()
-    if old.is_relative_to(new) or new.is_relative_to(old):
-        expected = "two separate folders"
-        raise InputError(
-            "source and target overlap", file=target, found=str(source), expected=expected
-        )
     refuse_other_files(target, COMPACT, "an earlier conversion", always=(SMALL_COMPACT,))
-    small = _inside(first_file(source, (SMALL,), "kuairec"), old)
+    small = first_file(source, (SMALL,), "kuairec")
     optional: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
         BIG: (BIG_COMPACT, lambda old, new: watched_pairs(old).write_parquet(new)),
         DAILY: (DAILY_COMPACT, lambda old, new: item_features(old).write_csv(new)),
-        **{name: (name, shutil.copyfile) for name in (USERS, TAGS)},
+        **{name: (name, _copy) for name in (USERS, TAGS)},
     }
-    present = {name: _inside(source / name, old) for name in optional if has_file(source / name)}
     with atomic_folder(target) as folder:
         block = LabelBlock.read_csv(small)
         block.write_npz(folder / SMALL_COMPACT)
-        for name, path in present.items():
-            written, step = optional[name]
-            step(path, folder / written)
+        for name, (written, step) in optional.items():
+            if has_file(source / name):
+                step(source / name, folder / written)
         sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     labels = {"observed": int(block.candidates.sum()), "positives": int(block.gt2.sum())}
     return {"users": block.user_id.size, "videos": block.video_id.size, **labels, "bytes": sizes}
-
-
-def _inside(path: Path, folder: Path) -> Path:
-    """The real path of a source file; a link to a file outside its folder is refused."""
-    with input_errors(path):
-        real = path.resolve(strict=True)
-    if not real.is_relative_to(folder) or not real.is_file():
-        raise InputError(
-            "not a plain file of this folder",
-            file=path,
-            found=str(real),
-            hint="Copy the file itself into the folder.",
-        )
-    return real

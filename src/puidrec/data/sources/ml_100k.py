@@ -16,6 +16,7 @@ from puidrec.data.sources.reading import (
     AnyPath,
     data_folder,
     first_file,
+    read_bytes,
     read_delimited,
     read_ratings,
     typed_columns,
@@ -86,23 +87,21 @@ def _users(path: Path) -> pl.DataFrame:
     frame = typed_columns(
         read_delimited(path, names=names, separator="|", quoted=False), keep_text=names[2:]
     )
-    digit = pl.col("zip").str.extract(r"^([0-9])")
+    region = pl.col("zip").str.extract(r"^([0-9])").fill_null("other")
     return frame.select(
         "user_id",
         check_number(frame["age"], Origin(path)),
         "gender",
         "occupation",
-        pl.when(pl.col("zip").is_null())
-        .then(None)
-        .otherwise(digit.fill_null("other"))
-        .alias("region"),
+        pl.when(pl.col("zip").is_not_null()).then(region).alias("region"),
     )
 
 
 def _items(path: Path) -> pl.DataFrame:
     """Release year and genres. A title is an id in words, so it is no feature."""
     names = ("item_id", "title", "released", "video_released", "url", *GENRES)
-    frame = read_delimited(path, names=names, separator="|", encoding="iso-8859-1", quoted=False)
+    content = read_bytes(path).decode("iso-8859-1").encode()
+    frame = read_delimited(path, content=content, names=names, separator="|", quoted=False)
     frame = typed_columns(frame, keep_text=names[1:])
     flags = [pl.when(pl.col(name) == "1").then(pl.lit(name)) for name in GENRES]
     return frame.select(

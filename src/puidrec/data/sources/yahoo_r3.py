@@ -14,7 +14,8 @@ from typing import Literal
 import polars as pl
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.sources.reading import AnyPath, data_folder, first_file, read_ratings
+from puidrec.data.schema import Origin, check_number, check_range
+from puidrec.data.sources.reading import IDS, AnyPath, data_folder, first_file, read_ratings
 from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
 from puidrec.features.factors import with_pseudo_features
@@ -47,7 +48,6 @@ def load(
             "files of two forms, whose ids start from different numbers",
             file=folder,
             found=", ".join(file.name for file in files.values()),
-            expected=" or ".join(", ".join(pair) for pair in zip(*FORMS.values(), strict=True)),
         )
     webscope = forms == {0}
     frames = {part: _ratings(file, webscope=webscope) for part, file in files.items()}
@@ -69,30 +69,9 @@ def load(
 
 def _ratings(path: Path, *, webscope: bool) -> pl.DataFrame:
     """The triples of a file; its ids must start where its form says, or two forms were mixed up."""
-    frame = read_ratings(path, separator="\t" if webscope else None)
-    lowest = 1 if webscope else 0
-    for key in ("user_id", "item_id"):
-        column = frame[key]
-        if column.dtype != pl.Int64:
-            odd = column.is_null() | ~column.str.contains(r"^[0-9]+$").fill_null(False)
-            row = int(odd.arg_true()[0]) if odd.any() else 0
-            found = column[row] if column[row] is not None else "nothing"
-            raise InputError(
-                "not an id",
-                file=path,
-                row=row + 1,
-                column=key,
-                found=found,
-                expected="a whole number",
-            )
-        if (low := int(column.min())) < lowest:  # type: ignore[arg-type]
-            raise InputError(
-                "id too small",
-                file=path,
-                row=int(column.arg_min() or 0) + 1,
-                column=key,
-                found=low,
-                expected=f"ids from {lowest}",
-                hint="Ids from 0 belong in user.txt and random.txt.",
-            )
-    return frame
+    frame, origin = read_ratings(path, separator="\t" if webscope else None), Origin(path)
+    ids = [check_number(frame[name], origin, kind=pl.Int64) for name in IDS]
+    for column in ids:
+        hint = "Ids from 0 belong in user.txt and random.txt."
+        check_range(column, int(webscope), float("inf"), origin, hint=hint)
+    return frame.with_columns(ids)
