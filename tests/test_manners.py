@@ -140,7 +140,7 @@ def test_one_metric_may_be_named_alone(model: pr.Recommender, named: pd.DataFram
 
 def test_a_file_in_place_of_a_folder_is_named(tmp_path: Any, refusal: Callable[..., str]) -> None:
     (tmp_path / "u.data").write_text("1\t2\t3\n")
-    refusal(lambda: pr.load_dataset("files", tmp_path / "u.data"), "a file", "--logged", "u.data")
+    refusal(lambda: pr.load_dataset("files", tmp_path / "u.data"), "a folder", "--logged", "u.data")
 
 
 def test_equal_ratings_are_said_to_be_likes(named: pd.DataFrame) -> None:

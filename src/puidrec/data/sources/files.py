@@ -68,45 +68,24 @@ def load(
 ) -> Dataset:
     """Load the caller's own tables; a path given by name wins over what the folder holds.
 
-    Each may be Parquet (also a folder of parts, or a pattern), CSV and its kin, JSON lines,
-    RecBole's atomic files or a CSR matrix.
     columns: our name → the files' name, such as `{"user_id": "uid", "rating": "stars"}`; or, for
     logs without a header line, the names of their columns in order, `-` for one to skip.
     multi_valued: columns of the side tables whose text is a list, `drama|war`; never guessed.
     categorical: columns of numbers that are names of things, such as a postcode.
     shards: a folder for a log larger than memory (Parquet), which is sorted into it once.
-    overlap: whether uniform rows whose pair is in the log are dropped or kept.
     """
     given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
-    for key, found in {**given, "shards": shards}.items():
-        if not isinstance(found, str | PathLike | None):
-            raise InputError(f"option {key} is no path", found=found, expected="the path of a file")
-    renamed = columns if isinstance(columns, Mapping) else {}
-    header = None if columns is None or renamed else columns
-    lists = {"columns": header or (), "multi_valued": multi_valued, "categorical": categorical}
-    for key, listed in {**lists, "columns of files": list(renamed.values())}.items():
-        named = isinstance(listed, Sequence) and all(isinstance(name, str) for name in listed)
-        if isinstance(listed, str) or not named:
-            expected = "a list of names, ['genre'], or for columns ours = theirs, {user_id = 'uid'}"
-            raise InputError(f"option {key} has no names", found=listed, expected=expected)
-    if header is not None:
-        header = [name.strip() for name in header]
-        _check_names([name for name in header if name != SKIPPED], (*COLUMNS, *OTHER_NAMES))
-    _check_names(list(renamed), COLUMNS)
-    names = {theirs: ours for ours, theirs in renamed.items()}
+    for key, own in {**given, "shards": shards}.items():
+        if not isinstance(own, str | PathLike | None):
+            raise InputError(f"option {key} is no path", found=own, expected="the path of a file")
+    header, names = _header(columns)
     files = _find_files(path, given)
-    tables = {
+    rated = {
         key: _rated(file, names, header, likes=key == "logged")
-        if key in RATED
-        else _side(file, f"{key[:-1]}_id", names, multi_valued, categorical)
         for key, file in files.items()
-        if key != "logged" or shards is None
+        if key in RATED and (key != "logged" or shards is None)
     }
-    held = {name for key in SIDES if key in tables for name in tables[key].columns}
-    for name in (*multi_valued, *categorical):
-        if name not in held:
-            found = ", ".join(sorted(held))
-            raise InputError("no such column in the side tables", column=name, found=found)
+    tables = {**rated, **_sides(files, names, multi_valued, categorical)}
 
     def build(logged: pl.DataFrame) -> Dataset:
         return Dataset.from_frame(
@@ -124,25 +103,41 @@ def load(
     if shards is None:
         return build(tables["logged"])
     if liked_from is not None or duplicates != "error" or header is not None:
-        raise InputError(
-            "a log on disk is taken as it is: Parquet, each pair once",
-            file=files["logged"],
-            found="liked_from, duplicates or a list of columns",
-            hint="Write it so (rename columns with ours=theirs), or leave shards out.",
-        )
+        problem = "a log on disk is taken as it is: its columns named, pairs that occur once"
+        hint = "Rewrite it, or leave shards out."
+        raise InputError(problem, file=files["logged"], hint=hint)
     return shard_log(files["logged"], shards, build, scale=scale, names=names, overlap=overlap)
 
 
-def _check_names(names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse names of columns that we do not have, and one that was given twice."""
-    for name in names:
-        if name not in known or names.count(name) > 1:
+def _require_names(option: str, found: Any) -> None:
+    """Refuse what is no list of names: options may come from a command line or a file."""
+    listed = isinstance(found, Sequence) and not isinstance(found, str)
+    if not listed or not all(isinstance(name, str) for name in found):
+        expected = "a list of names, ['genre'], or for columns ours = theirs, {user_id = 'uid'}"
+        raise InputError(f"option {option} has no names", found=found, expected=expected)
+
+
+def _header(
+    columns: Mapping[str, str] | Sequence[str] | None,
+) -> tuple[list[str] | None, dict[str, str]]:
+    """The names of all columns of files without header; or what to rename, theirs → ours."""
+    if columns is None:
+        return None, {}
+    renamed = isinstance(columns, Mapping)
+    _require_names("columns", list(columns.values()) if isinstance(columns, Mapping) else columns)
+    ours = [name.strip() for name in columns]
+    known = COLUMNS if renamed else (*COLUMNS, *OTHER_NAMES, SKIPPED)
+    for name in ours:
+        if name not in known or (name != SKIPPED and ours.count(name) > 1):
             raise InputError(
                 "unknown name of a column, or one named twice",
                 found=name,
-                expected=f"one of {', '.join(known)}, or {SKIPPED} for a column to skip",
-                hint="Write it as ours=theirs, for example user_id=uid.",
+                expected=f"one of {', '.join(known)} ({SKIPPED} for a column to skip)",
+                hint="To rename, write ours=theirs, for example user_id=uid.",
             )
+    if isinstance(columns, Mapping):
+        return None, {theirs: own for own, theirs in columns.items()}
+    return ours, {}
 
 
 def _find_files(path: AnyPath | None, given: Mapping[str, AnyPath | None]) -> dict[str, Path]:
@@ -190,21 +185,33 @@ def _rated(
     return frame.select([name for name in frame.columns if name in COLUMNS])
 
 
-def _side(
-    path: Path,
-    key: str,
+def _sides(
+    files: Mapping[str, Path],
     names: Mapping[str, str],
     multi_valued: Sequence[str],
     categorical: Sequence[str],
-) -> pl.DataFrame:
-    """A table of users or items under our column names; lists and categories as the caller says."""
-    frame = _renamed(read_table(path, text=(*multi_valued, *categorical)), names)
-    require_columns(frame, (key,), Origin(path))
-    kinds = frame.schema
-    return frame.with_columns(
-        *[pl.col(own).str.split("|") for own in multi_valued if kinds.get(own) == pl.String],
-        *[pl.col(own).cast(pl.String) for own in categorical if own in kinds],
-    )
+) -> dict[str, pl.DataFrame]:
+    """Users and items under our column names; lists and categories as the caller says, who may have
+    misspelt them."""
+    for option, wanted in (("multi_valued", multi_valued), ("categorical", categorical)):
+        _require_names(option, wanted)
+    wanted, tables = (*multi_valued, *categorical), {}
+    for key in SIDES:
+        if key in files:
+            frame = _renamed(read_table(files[key], text=wanted), names)
+            require_columns(frame, (f"{key[:-1]}_id",), Origin(files[key]))
+            kinds = frame.schema
+            lists = [own for own in multi_valued if kinds.get(own) == pl.String]
+            named = [own for own in categorical if own in kinds]
+            tables[key] = frame.with_columns(
+                pl.col(lists).str.split("|"), pl.col(named).cast(pl.String)
+            )
+    held = {name for table in tables.values() for name in table.columns}
+    missing = [name for name in wanted if name not in held]
+    if missing:
+        found = ", ".join(sorted(held))
+        raise InputError("no such column in the side tables", column=missing[0], found=found)
+    return tables
 
 
 def _renamed(frame: pl.DataFrame, names: Mapping[str, str]) -> pl.DataFrame:

@@ -120,27 +120,18 @@ def load(
     if log == "synthesised":
         logged, uniform = draw_log(block, p_positive, p_negative, evaluation, rng)
         parts = block.rows(logged), block.rows(uniform)
-        kept = f"{1 - max(p_positive, p_negative):g}"
+        kept = 1.0 - max(p_positive, p_negative)
         notes = {
             "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} "
             "if negative",
-            "evaluation": evaluation,
-            "uniform": "pairs outside the log, thinned so that each pair is kept with "
-            f"probability {kept} whatever its label"
-            if evaluation == "held-out"
-            else "every labelled pair, those of the log included",
+            "uniform": "every labelled pair, those of the log included"
+            if evaluation != "held-out"
+            else "pairs outside the log, thinned so that each pair is kept with "
+            f"probability {kept:g} whatever its label",
         }
     else:
         parts = _big_rows(folder), block.rows(block.candidates)
-        notes = {
-            "log": "the platform's own (big_matrix), a pair positive if any view was",
-            "evaluation": "whole block",
-        }
-    notes["unobserved"] = (
-        "not told by the file: pairs never shown (0.4 % of the original block) count as negative"
-        if block.observed is None
-        else f"{int((~block.observed).sum()):,} pairs without a label, left out"
-    )
+        notes = {"log": "the platform's own (big_matrix), a pair positive if any view was"}
     return Dataset.from_frame(
         *parts,
         *((None, None) if features == "none" else _side_tables(folder)),
@@ -149,7 +140,13 @@ def load(
         overlap=overlap,
         name="kuairec",
         origins={"logged": file, "uniform": file, "users": folder / USERS, "items": folder},
-        notes={"label": "watch_ratio > 2", "features": features, **notes},
+        notes={
+            "label": "watch_ratio > 2",
+            "features": features,
+            "evaluation": "whole block" if log == "big-matrix" else evaluation,
+            "unobserved": block.unobserved,
+            **notes,
+        },
     )
 
 
@@ -256,6 +253,13 @@ class LabelBlock:
     def candidates(self) -> np.ndarray:
         """The pairs whose label is known."""
         return np.ones_like(self.gt2) if self.observed is None else self.observed
+
+    @property
+    def unobserved(self) -> str:
+        """What becomes of pairs without a label."""
+        if self.observed is None:
+            return "not told by the file: pairs never shown (0.4 % of the block) count as negative"
+        return f"{int((~self.observed).sum()):,} pairs without a label, left out"
 
     def rows(self, chosen: np.ndarray) -> pl.DataFrame:
         """The chosen pairs with their labels."""
