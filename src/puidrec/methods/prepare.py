@@ -9,7 +9,7 @@ as fit in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -32,7 +32,6 @@ from puidrec.features.encode import FeatureEncoder
 from puidrec.features.factors import ExposureFactors
 from puidrec.losses.pointwise import PairError, TargetScale, pointwise_error
 from puidrec.losses.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
-from puidrec.methods.field.log_weights import WeightRule
 from puidrec.methods.table import require_levels
 from puidrec.optimise.stopping import Validator, with_drawn_pairs
 from puidrec.plugins import named
@@ -58,9 +57,10 @@ FEWEST_UNIFORM = 20
 """Uniform rows below which they calibrate nothing."""
 DOUBLE = 2_000_000
 """Logged pairs × dimensions up to which training is in double precision."""
-Weights = Literal["unit", "box", "inverse", "imputation"]
-"""Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average; those of
-the imputation."""
+Weights = Literal["unit", "box", "inverse"]
+"""Of logged pairs: 1; between the ends that Γ allows around 1/p; 1/p itself, 1 on average."""
+Columns = Mapping[str, Column]
+"""Numbers of logged pairs by name, as losses read them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,58 +365,30 @@ class Prepared:
         assert uniform is not None  # noqa: S101 (required above)
         return min(nominal.certificate("label", uniform).lower, MAX_GAMMA)
 
-    def columns(self, weights: Weights) -> dict[str, Column]:
+    def columns(self, weights: Weights) -> Columns:
         """The training rows as losses read them: ratings `r` and the ends `a` and `b` of their
         weights."""
         log = self.log
-        r = log.column(log.target)
         if weights == "unit":
-            b = log.column(lambda rows: np.ones(len(rows)))
-        elif weights == "inverse":
-            b = log.column(lambda rows: log.inverse(rows) / log.inverse_mean)
-        elif weights == "imputation":
-            b = log.column(self._imputation_weights)
-        else:
-            b = log.column(lambda rows: self.weights_of(rows).b)
-            if self.has_interval:
-                return {"r": r, "a": log.column(lambda rows: self.weights_of(rows).a), "b": b}
-        return {"r": r, "a": b, "b": b}
+            return self.weighted(log.column(lambda rows: np.ones(len(rows))))
+        if weights == "inverse":
+            return self.weighted(log.column(lambda rows: log.inverse(rows) / log.inverse_mean))
+
+        def box(rows: Interactions) -> Bounds:
+            p = log.nominal.propensity_of(rows)
+            return bounds(p, self.gamma.at(rows.user, rows.item))
+
+        b = log.column(lambda rows: box(rows).b)
+        return self.weighted(b, log.column(lambda rows: box(rows).a) if self.has_interval else b)
+
+    def weighted(self, b: Column, a: Column | None = None) -> Columns:
+        """Ratings with these weights, or these ends of weights."""
+        return {"r": self.log.column(self.log.target), "a": b if a is None else a, "b": b}
 
     @property
     def has_interval(self) -> bool:
         """Whether the weights of logged pairs are intervals: Γ is above 1 somewhere."""
         return self.settings.spec.uncertainty != "none" and self.gamma.max > 1.0
-
-    def weights_of(self, rows: Interactions) -> Bounds:
-        """Weights of training rows, as an interval: what Γ allows around 1/p, or the row's own
-        function of p."""
-        if not self.settings.spec.log_weights:
-            return bounds(self.log.nominal.propensity_of(rows), self.gamma.at(rows.user, rows.item))
-        weight = self._log_rule(self.log.nominal.propensity_of(rows))
-        return Bounds(weight, weight)
-
-    @cached_property
-    def _log_rule(self) -> WeightRule:
-        rule: WeightRule = named(self.settings.spec.log_weights)(self)
-        return rule
-
-    @cached_property
-    def _imputation_rule(self) -> WeightRule:
-        """The row's weights for the imputation model, scaled to the mean of the log's weights, so
-        that L2 means the same; where they are 0 on all rows (p = 1 everywhere), those of the log.
-        """
-        rule: WeightRule = named(self.settings.spec.imputation_weights)(self)
-        own = self.log.total(lambda part: rule(self.log.nominal.propensity_of(part)))
-        total = self.mean_weight * len(self.rows)
-        return (lambda p: rule(p) * (total / own)) if own > 0.0 else (lambda p: 1.0 / p)
-
-    def _imputation_weights(self, rows: Interactions) -> np.ndarray:
-        return self._imputation_rule(self.log.nominal.propensity_of(rows))
-
-    @cached_property
-    def mean_weight(self) -> float:
-        """The mean over the training rows of the largest weight that Γ allows."""
-        return self.log.total(lambda part: self.weights_of(part).b) / len(self.rows)
 
     def backbone(self, stage: str, mean: float | None = None) -> Backbone:
         """A fresh backbone for a stage of training; it starts at the mean of the targets."""

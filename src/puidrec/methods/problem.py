@@ -61,9 +61,14 @@ class Problem:
 
     @property
     def parts(self) -> Sequence[Part]:
-        """What least squares solves, in order, the prediction model last; none where the loss does
-        not let it."""
+        """The models and their objectives, in the order in which least squares solves them, the
+        prediction model last."""
         return ()
+
+    @property
+    def solvable(self) -> bool:
+        """Whether least squares can lower these objectives."""
+        return bool(self.parts)
 
     @property
     def steps(self) -> Sequence[Step]:

@@ -8,9 +8,9 @@ parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,12 +23,11 @@ from puidrec.losses.pair_loss import (
     PairLoss,
     PrintedImputation,
     RobustLoss,
-    Row,
     imputation_target,
 )
 from puidrec.losses.pointwise import PairError
 from puidrec.losses.whole_space import linear_sum, square_sum, tiled_sum
-from puidrec.methods.prepare import Prepared
+from puidrec.methods.prepare import Columns, Prepared
 from puidrec.methods.problem import (
     Done,
     Fitted,
@@ -41,29 +40,8 @@ from puidrec.methods.problem import (
 )
 from puidrec.optimise.adam import Step
 from puidrec.optimise.checkpoint import with_prefix
-from puidrec.scores.log import Column, Log, exact_sum
+from puidrec.scores.log import Column, exact_sum
 from puidrec.scores.low_rank import LowRank
-from puidrec.settings import Settings
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """The frozen φ⁰, θ⁰ of BRD and BPUID."""
-
-    phi: LowRank
-    theta: LowRank | None
-
-
-@dataclass(frozen=True)
-class Unrounded(PairLoss):
-    """A robust loss with its bends as they are: where k = 0, as at a benchmark, it is 0."""
-
-    loss: RobustLoss
-
-    def value(self, s: Tensor, row: Row) -> Tensor:
-        """max over w in [a, b] of w k(s)."""
-        k = self.loss.coefficient(s, row).value
-        return torch.where(k >= 0.0, row.b, row.a) * k
 
 
 @torch.no_grad()
@@ -89,38 +67,36 @@ def normalised_worst_case_weights(k: Tensor, a: Tensor, b: Tensor) -> Tensor:
 class RobustProblem(Problem):
     """mean over D of base + o·w·k at the worst w (`eq:naive` … `eq:bpuid-dr-imp`)."""
 
-    log: Log
-    columns: Mapping[str, Column]
-    """Ratings and the ends of weights of logged pairs."""
-    error: PairError
-    benchmark: Benchmark | None = None
-    interval: bool = False
-    """Whether weights are intervals."""
-    imputation_columns: Mapping[str, Column] | None = None
-    """The same with the weights of θ's step, where they are not those of φ's."""
+    prepared: Prepared
+    columns: Columns
+    """Ratings and the ends of weights of logged pairs, and k⁰ of a frozen benchmark."""
+    imputation_columns: Columns
+    """The same for θ's step."""
     imputed: tuple[Column, LowRank] | None = None
     """g of logged pairs and of all pairs, where it is known already."""
-    _reference: dict[str, Column] = field(default_factory=dict)
+    constant: float = 0.0
+    """−mean_D ê of the benchmark."""
+
+    def __post_init__(self) -> None:
+        settings, spec, prepared = self.settings, self.settings.spec, self.prepared
+        self.log = prepared.log.operator
+        self.head = settings.head if spec.imputes else None
+        self.normalised = settings.normalise and spec.estimator != "naive"
+        self.loss = RobustLoss(prepared.error, self.head, prepared.has_interval, spec.benchmark)
+        # pseudo-labels are fitted by the method's error, residuals and errors by squares
+        error = prepared.error if settings.head.startswith("label") else PairError()
+        self.imputation_loss = replace(self.loss, error=error, head=None)
 
     @property
-    def benchmarked(self) -> bool:
-        """Never worse than the benchmark for any weights in the box: the robust loss against it is
-        at most 0."""
-        return self.benchmark is not None
-
-    @property
-    def head(self) -> str | None:
-        """What the imputation model's output means; None without one."""
-        return self.settings.head if self.settings.spec.imputes else None
+    def solvable(self) -> bool:
+        """Least squares lowers all but normalised losses; of pseudo-labels and squares where there
+        is θ."""
+        squares = self.head is None or (self.head == "label" and self.loss.error.quadratic)
+        return squares and not self.normalised
 
     @property
     def parts(self) -> Sequence[Part]:
-        """θ first (its pseudo-labels do not depend on φ), then φ; for squared losses, not
-        normalised."""
-        return self._models if is_solvable(self.settings, self.error) else ()
-
-    @property
-    def _models(self) -> Sequence[Part]:
+        """θ first (its pseudo-labels do not depend on φ), then φ."""
         theta = self.theta
         first = () if theta is None else (Part("theta", theta, self.theta_objective),)
         return (*first, Part("phi", self.phi, self.phi_objective))
@@ -128,7 +104,7 @@ class RobustProblem(Problem):
     @property
     def steps(self) -> Sequence[Step]:
         """φ, then θ where the method imputes, one step each."""
-        *theta, phi = self._models
+        *theta, phi = self.parts
 
         def loss() -> Tensor:
             return self._total(self.phi_objective(), self.phi.factors())
@@ -138,13 +114,12 @@ class RobustProblem(Problem):
     @torch.no_grad()
     def excess(self) -> float:
         """As printed, with bends as they are: rounded off, a benchmark would lie above itself."""
-        if self.benchmark is None:
+        if not self.loss.benchmarked:
             return 0.0
         objective, phi = self.phi_objective(), self.phi.factors().detach()
-        assert isinstance(objective.loss, RobustLoss)  # noqa: S101 (that of φ)
-        if not _normalises(self.settings):
-            objective = replace(objective, loss=Unrounded(objective.loss))
-        if not self.parts:
+        if not self.normalised:
+            objective = replace(objective, loss=replace(self.loss, wider=0.0))
+        if not self.solvable:
             return float(self._total(objective, phi))
         own = self.log.own(phi.lefts[0]), phi.rights[0]
         return objective.value(self.log.scores_of(phi), own)
@@ -152,48 +127,52 @@ class RobustProblem(Problem):
     def phi_objective(self) -> Objective:
         """`eq:naive`, `eq:ips`, `eq:dr`, `eq:puid-ips`, `eq:puid-dr`, `eq:bpuid-ips`,
         `eq:bpuid-dr`."""
-        loss = RobustLoss(self.error, self.head, self.interval, self.benchmarked)
-        columns, constant, g = dict(self.columns), 0.0, None
-        if self.head is not None:
-            columns["g"], g = self._imputed()
-        if self.benchmark is not None:
-            columns["k0"] = self._benchmark_column("phi")
-            constant = -self._benchmark_base
-        if self.settings.spec.estimator == "naive":
-            return Objective(self.log, loss, columns, 1.0 / len(self.log), constant=constant)
-        scale = 1.0 / self.log.n_pairs
-        quadratic = self.head in ("label", "label-squared") and self.error.quadratic
-        if not quadratic or g is None:
-            return Objective(self.log, loss, columns, scale, constant=constant)
-        return Objective(self.log, loss, columns, scale, scale, g, constant)
+        naive = self.settings.spec.estimator == "naive"
+        scale = 1.0 / (len(self.log) if naive else self.log.n_pairs)
+        whole = Objective(self.log, self.loss, self.columns, scale, constant=self.constant)
+        if self.head is None:
+            return whole
+        column, g = self._imputed()
+        whole = replace(whole, columns={**self.columns, "g": column})
+        quadratic = self.head.startswith("label") and self.loss.error.quadratic
+        return replace(whole, v=scale, m=g) if quadratic else whole
 
     def theta_objective(self) -> Objective:
         """`eq:puid-dr-imp`, `eq:bpuid-dr-imp`: the imputation model on logged pairs, a weighted
         mean."""
-        columns = dict(self.imputation_columns or self.columns)
-        loss: PairLoss = RobustLoss(self._imputation_error, None, self.interval, self.benchmarked)
-        if self.settings.head == "label-squared":
-            loss = PrintedImputation(self.error)
+        columns, loss = dict(self.imputation_columns), self.imputation_loss
+        printed: PairLoss = loss
+        if self.head == "label-squared":
+            printed = PrintedImputation(loss.error)
             columns["s"] = self._scores(self.phi.factors())
         else:
-            columns["r"] = self._imputation_target(self.phi.factors())
-        if self.benchmark is not None:
-            columns["k0"] = self._benchmark_column("theta")
-        return Objective(
-            self.log, loss, columns, 1.0 / float(self.log.sum(exact_sum, columns["b"]))
-        )
+            columns["r"] = self.imputation_target(self.phi.factors())
+        scale = 1.0 / float(self.log.sum(exact_sum, columns["b"]))
+        return Objective(self.log, printed, columns, scale)
 
-    @property
-    def _imputation_error(self) -> PairError:
-        """Pseudo-labels are fitted by the method's error, residuals and errors by squares."""
-        return self.error if self.settings.head.startswith("label") else PairError()
-
-    def _imputation_target(self, phi: LowRank) -> Column:
+    def imputation_target(self, phi: LowRank) -> Column:
         """What θ is fitted to: ratings, or what φ leaves of them."""
-        head, error, r = self.settings.head, self.error, self.columns["r"]
+        head, error, r = self.settings.head, self.loss.error, self.columns["r"]
         if head.startswith("label"):
             return r
         return self.log.map(lambda s, r: imputation_target(head, error, s, r), self._scores(phi), r)
+
+    def measure_against(self, phi: LowRank, theta: LowRank | None) -> None:
+        """Subtract the losses of a frozen φ⁰, θ⁰: k⁰ on logged pairs and mean_D ê⁰ are constants."""
+
+        def constants(loss: RobustLoss, scores: LowRank, columns: Columns) -> Column:
+            plain = replace(loss, benchmarked=False)
+            s = self._scores(scores)
+            return self.log.map(lambda s, row: plain.coefficient(s, row).value, s, row=columns)
+
+        columns = self.columns
+        if theta is not None:
+            own = {**self.imputation_columns, "r": self.imputation_target(phi)}
+            k0 = constants(self.imputation_loss, theta, own)
+            self.imputation_columns = {**self.imputation_columns, "k0": k0}
+            columns = {**columns, "g": self._scores(theta)}
+            self.constant = -float(imputed_sum(self.prepared, phi, theta)) / self.log.n_pairs
+        self.columns = {**self.columns, "k0": constants(self.loss, phi, columns)}
 
     @torch.no_grad()
     def _scores(self, scores: LowRank) -> Column:
@@ -211,80 +190,59 @@ class RobustProblem(Problem):
     def _total(self, objective: Objective, phi: LowRank) -> Tensor:
         """The loss of φ, with what an objective cannot hold: normalised weights, and mean_D ê where
         it is no square of φ's scores."""
-        if _normalises(self.settings):
-            objective = self._normalised(objective, phi)
+        if self.normalised:
+            known, columns = replace(self.loss, interval=False), dict(objective.columns)
+            row = row_of(columns)
+            k = known.coefficient(self._scores(phi).values, row).value
+            weights = normalised_worst_case_weights(k, row.a, row.b)
+            columns["a"] = columns["b"] = Column(weights)
+            scale = 1.0 / float(weights.sum(dtype=torch.float64))
+            objective = replace(objective, loss=known, columns=columns, scale=scale)
         total = total_loss(objective, phi)
         if self.head is None or objective.v:
             return total
-        return total + (1.0 / self.log.n_pairs) * self.imputed_sum(phi, self._imputed()[1])
-
-    @torch.no_grad()
-    def _normalised(self, objective: Objective, phi: LowRank) -> Objective:
-        """The same at the weights of the worst weighted mean."""
-        assert isinstance(objective.loss, RobustLoss)  # noqa: S101 (that of φ)
-        known, columns = replace(objective.loss, interval=False), dict(objective.columns)
-        row = row_of(columns)
-        k = known.coefficient(self._scores(phi).values, row).value
-        weights = normalised_worst_case_weights(k, row.a, row.b)
-        columns["a"] = columns["b"] = Column(weights)
-        scale = 1.0 / float(weights.sum(dtype=torch.float64))
-        return replace(objective, loss=known, columns=columns, scale=scale)
-
-    def imputed_sum(self, phi: LowRank, g: LowRank) -> Tensor:
-        """Σ_D ê: by Gram matrices for squares, by tiles else."""
-        head = self.settings.head
-        if head == "direct":
-            return linear_sum(g)
-        if self.error.quadratic:
-            return square_sum(
-                phi.minus(g) if head != "residual" else phi.minus(phi.detach()).minus(g)
-            )
-
-        def values(rows: slice, columns: slice, prediction: Tensor, output: Tensor) -> Tensor:
-            if head == "residual":
-                return self.error.value(
-                    prediction, self.error.to_target(prediction.detach()) + output
-                )
-            return self.error.value(prediction, self.error.to_target(output))
-
-        return tiled_sum(values, phi, g)
-
-    def _benchmark_column(self, step: str) -> Column:
-        """k of the benchmark on logged pairs: a constant."""
-        assert self.benchmark is not None  # noqa: S101 (asked for where there is one)
-        if step not in self._reference:
-            phi, theta = self.benchmark.phi, self.benchmark.theta
-            s, loss = self._scores(phi), RobustLoss(self.error, self.head)
-            columns: dict[str, Column] = {"r": self.columns["r"]}
-            if theta is not None and step == "theta":
-                s, loss = self._scores(theta), RobustLoss(self._imputation_error)
-                columns["r"] = self._imputation_target(phi)
-            elif theta is not None:
-                columns["g"] = self._scores(theta)
-            found = self.log.map(lambda s, row: loss.coefficient(s, row).value, s, row=columns)
-            self._reference[step] = found
-        return self._reference[step]
-
-    @cached_property
-    def _benchmark_base(self) -> float:
-        """mean_D ê of the benchmark."""
-        assert self.benchmark is not None  # noqa: S101 (asked for where there is one)
-        if self.benchmark.theta is None:
-            return 0.0
-        imputed = self.imputed_sum(self.benchmark.phi, self.benchmark.theta)
-        return (1.0 / self.log.n_pairs) * float(imputed)
+        return total + imputed_sum(self.prepared, phi, self._imputed()[1]) / self.log.n_pairs
 
 
-def _normalises(settings: Settings) -> bool:
-    return settings.normalise and settings.spec.estimator != "naive"
+def imputed_sum(prepared: Prepared, phi: LowRank, g: LowRank) -> Tensor:
+    """Σ_D ê: by Gram matrices for squares, by tiles else."""
+    head, error = prepared.settings.head, prepared.error
+    if head == "direct":
+        return linear_sum(g)
+    if error.quadratic:
+        return square_sum(phi.minus(g) if head != "residual" else phi.minus(phi.detach()).minus(g))
+
+    def values(rows: slice, columns: slice, prediction: Tensor, output: Tensor) -> Tensor:
+        if head == "residual":
+            return error.value(prediction, error.to_target(prediction.detach()) + output)
+        return error.value(prediction, error.to_target(output))
+
+    return tiled_sum(values, phi, g)
 
 
-def is_solvable(settings: Settings, error: PairError) -> bool:
-    """Whether least squares can lower the losses: not normalised; of pseudo-labels and squares
-    where there is θ."""
-    if _normalises(settings):
-        return False
-    return not settings.spec.imputes or (settings.head == "label" and error.quadratic)
+def robust_problem(
+    prepared: Prepared,
+    stage: str,
+    columns: Columns | None = None,
+    imputation_columns: Columns | None = None,
+) -> RobustProblem:
+    """The problem of one stage, with fresh parameters; columns: other weights of logged pairs than
+    the bounds that Γ allows, for φ and for θ alone."""
+    settings, spec = prepared.settings, prepared.settings.spec
+    start = None if settings.head.startswith("label") else 0.0  # a residual or an error starts at 0
+    columns = columns or prepared.columns("unit" if spec.estimator == "naive" else "box")
+    return RobustProblem(
+        settings,
+        prepared.backbone(f"{stage} phi"),
+        prepared,
+        columns,
+        imputation_columns or columns,
+        theta=prepared.backbone(f"{stage} theta", start) if spec.imputes else None,
+    )
+
+
+Make = Callable[[Prepared, str], RobustProblem]
+"""Makes the problem of a stage."""
 
 
 def stages(prepared: Prepared) -> list[Stage]:
@@ -294,81 +252,66 @@ def stages(prepared: Prepared) -> list[Stage]:
     if not spec.benchmark:
         return weighted_stages(prepared, prepared, "main")
     base = prepared.first_stage("mf" if settings.benchmark == "mf" else spec.estimator)
+
+    def build(done: Done) -> RobustProblem:
+        return _benchmarked(robust_problem(prepared, "main"), done["benchmark"])
+
     return [
         *weighted_stages(prepared, base, "benchmark"),
-        Stage(
-            "main",
-            lambda done: _benchmarked(prepared, done["benchmark"]),
-            refines=settings.warm_start,
-            shrink_to=shrunk_to(settings),
-        ),
+        Stage("main", build, refines=settings.warm_start, shrink_to=shrunk_to(prepared)),
     ]
 
 
-def shrunk_to(settings: Settings) -> str | None:
+def _benchmarked(problem: RobustProblem, base: Fitted) -> RobustProblem:
+    """Measured against a benchmark, and started there; mf imputes what it predicts."""
+    problem.measure_against(base.phi, None if problem.theta is None else base.theta or base.phi)
+    if problem.settings.warm_start:
+        phi = with_prefix(base.parameters, "phi.")
+        problem.phi.load_state_dict(phi)
+        if problem.theta is not None:
+            problem.theta.load_state_dict(with_prefix(base.parameters, "theta.") or phi)
+    return problem
+
+
+def shrunk_to(prepared: Prepared) -> str | None:
     """The stage that L2 pulls weighted fits to with `shrink_to="mf"`: the ratings as they are.
 
     Weights multiply the noise of single rows; what there is to find stays the same. Pulled to the
     unweighted fit, they change what ratings say clearly, and leave the rest as it is.
     """
-    return settings.shrink_to and ("unweighted" if settings.spec.estimator != "naive" else None)
+    settings = prepared.settings
+    return "unweighted" if settings.shrink_to and settings.spec.estimator != "naive" else None
 
 
-def weighted_stages(prepared: Prepared, base: Prepared, name: str) -> list[Stage]:
+def weighted_stages(
+    prepared: Prepared, base: Prepared, name: str, make: Make = robust_problem
+) -> list[Stage]:
     """The stages of a method up to one row of the grid, `base`: with `shrink_to`, after the
-    unweighted fit; with `cross_fit`, after an imputation model per fold."""
-    settings, found, names = base.settings, list[Stage](), list[str]()
-    if shrunk_to(prepared.settings):
+    unweighted fit; with `cross_fit`, after an imputation model per fold, fitted on other rows than
+    it corrects."""
+    settings, found = base.settings, list[Stage]()
+    if shrunk_to(prepared):
         naive = prepared.first_stage("mf")
         found.append(Stage("unweighted", lambda done: robust_problem(naive, "unweighted")))
-    if settings.cross_fit and settings.spec.imputes:
-        if settings.cross_fit < 2 or not is_solvable(settings, base.error):
-            raise InputError(
-                "cross_fit needs two folds, a squared loss and the head label",
-                found=f"{settings.cross_fit} folds, loss {settings.loss}, head {settings.head}",
-                hint="Leave cross_fit out, or loss and head at their defaults.",
-            )
-        names = [f"{name} without fold {k + 1}" for k in range(settings.cross_fit)]
-        found += [Stage(one, partial(_without_fold, base, one, k)) for k, one in enumerate(names)]
+    if not (settings.cross_fit and settings.spec.imputes):
+        return [
+            *found,
+            Stage(name, lambda done: make(base, name), shrink_to=shrunk_to(prepared)),
+        ]
+    squares = settings.head == "label" and base.error.quadratic and not settings.normalise
+    if settings.cross_fit < 2 or not squares:
+        raise InputError(
+            "cross_fit needs two folds, a squared loss and the head label",
+            found=f"{settings.cross_fit} folds, loss {settings.loss}, head {settings.head}",
+            hint="Leave cross_fit out, or loss and head at their defaults.",
+        )
+    names = [f"{name} without fold {k + 1}" for k in range(settings.cross_fit)]
+    found += [Stage(one, partial(_without_fold, base, make, one, k)) for k, one in enumerate(names)]
 
-    def build(done: Done) -> RobustProblem:
-        problem = robust_problem(base, name)
-        return _cross_fitted(base, problem, [done[one].phi for one in names]) if names else problem
+    def crossed(done: Done) -> RobustProblem:
+        return _cross_fitted(base, make(base, name), [done[one].phi for one in names])
 
-    return [*found, Stage(name, build, shrink_to=shrunk_to(settings))]
-
-
-def robust_problem(prepared: Prepared, stage: str) -> RobustProblem:
-    """The problem of one stage, with fresh parameters."""
-    settings, spec = prepared.settings, prepared.settings.spec
-    start = None if settings.head.startswith("label") else 0.0  # a residual or an error starts at 0
-    return RobustProblem(
-        settings,
-        prepared.backbone(f"{stage} phi"),
-        prepared.log.operator,
-        prepared.columns("unit" if spec.estimator == "naive" else "box"),
-        prepared.error,
-        theta=prepared.backbone(f"{stage} theta", start) if spec.imputes else None,
-        interval=spec.estimator != "naive" and prepared.has_interval,
-        imputation_columns=prepared.columns("imputation") if spec.imputation_weights else None,
-    )
-
-
-def _benchmarked(prepared: Prepared, base: Fitted) -> RobustProblem:
-    problem = robust_problem(prepared, "main")
-    theta = base.theta if base.theta is not None or problem.theta is None else base.phi
-    problem.benchmark = Benchmark(base.phi, theta)
-    if prepared.settings.warm_start:
-        for step, module in (("phi", problem.phi), ("theta", problem.theta)):
-            if module is not None:
-                own = with_prefix(base.parameters, f"{step}.") or with_prefix(
-                    base.parameters, "phi."
-                )
-                module.load_state_dict(own)
-    return problem
-
-
-# cross-fitting: the imputation is fitted on other rows than it corrects
+    return [*found, Stage(name, crossed, shrink_to=shrunk_to(prepared))]
 
 
 def _fold_codes(prepared: Prepared) -> Column:
@@ -376,10 +319,10 @@ def _fold_codes(prepared: Prepared) -> Column:
     return prepared.log.wrap((hashes % np.uint64(prepared.settings.cross_fit)).astype(np.float64))
 
 
-def _without_fold(prepared: Prepared, name: str, fold: int, done: Done) -> LossProblem:
+def _without_fold(prepared: Prepared, make: Make, name: str, fold: int, done: Done) -> LossProblem:
     """θ fitted on all rows but those of one fold, as if it were the prediction model."""
-    problem, codes = robust_problem(prepared, name), _fold_codes(prepared)
-    columns = dict(problem.imputation_columns or problem.columns)
+    problem, codes = make(prepared, name), _fold_codes(prepared)
+    columns = dict(problem.imputation_columns)
     for end in ("a", "b"):
         columns[end] = problem.log.map(lambda w, code: w * (code != fold), columns[end], codes)
     problem.imputation_columns = columns

@@ -122,8 +122,7 @@ def solves(problem: Problem, settings: Settings) -> bool:
     what cannot be."""
     if settings.solver == "adam":
         return False
-    parts = problem.parts
-    if parts and all(is_linear(part.backbone) for part in parts):
+    if problem.solvable and all(is_linear(part.backbone) for part in problem.parts):
         return True
     if settings.solver == "least-squares":
         raise InputError(

@@ -56,11 +56,6 @@ class MethodSpec:
     nothing."""
     needs_uniform: bool = False
     """Whether it cannot be trained without uniform rows."""
-    log_weights: str = ""
-    """What weighs logged pairs in place of 1/p: `module:function`, from the prepared log to a
-    function of p."""
-    imputation_weights: str = ""
-    """The same for the imputation model, up to scale; empty: the weights of the log."""
     user_columns: str = ""
     """Features of users that are made from the log, for the backbone: `module:function`, from the
     log to a table."""
@@ -156,8 +151,7 @@ MULTI = "puidrec.methods.multi:stages"
 SIGNED = "puidrec.methods.unseen:stages"
 BASELINE = "puidrec.methods.baselines:stages"
 FIELD = "puidrec.methods.field."
-WEIGHTS, DECONFOUNDED = f"{FIELD}log_weights:", f"{FIELD}deconfounded:"
-BALANCED, RESIDUAL = f"{FIELD}reweighted:", f"{FIELD}reweighted:residual_stages"
+WEIGHTS, DECONFOUNDED = f"{FIELD}weights:", f"{FIELD}deconfounded:"
 FROM_LOG = "a log of ratings; propensities are estimated from it"
 FROM_UNIFORM = (
     "a log of ratings and at least 50 uniform ratings beside those that validate and test; it "
@@ -257,13 +251,13 @@ _BUILT_IN = (
         "mrdr",
         "dr",
         "doubly robust, imputation of least variance",
-        imputation_weights=f"{WEIGHTS}least_variance",
+        f"{WEIGHTS}least_variance",
     ),
     _weighted(
         "dr-mse",
         "dr",
         "doubly robust, imputation of least bias and variance",
-        imputation_weights=f"{WEIGHTS}least_squared_error",
+        f"{WEIGHTS}least_squared_error",
         params=f"{WEIGHTS}DrMseParams",
         search_space=(*WEIGHTED, "bias_share"),
     ),
@@ -271,45 +265,45 @@ _BUILT_IN = (
         "tdr",
         "dr",
         "doubly robust, targeted: weights calibrated to all pairs",
-        log_weights=f"{WEIGHTS}targeted",
+        f"{WEIGHTS}targeted",
     ),
     _weighted(
         "d-ips",
         "ips",
         "dynamic inverse propensities: a power of each for bias and variance",
-        log_weights=f"{WEIGHTS}dynamic",
+        f"{WEIGHTS}dynamic",
     ),
     _weighted(
         "d-dr",
         "dr",
         "doubly robust with dynamic inverse propensities",
-        log_weights=f"{WEIGHTS}dynamic",
+        f"{WEIGHTS}dynamic",
     ),
     _weighted(
         "stable-dr",
         "ips",
         "normalised IPS, weights balanced by an imputation model: stable doubly robust",
-        f"{BALANCED}stable_stages",
+        f"{WEIGHTS}stable_stages",
     ),
     _weighted(
         "bal-ips",
         "ips",
         "IPS, weights balanced so that the log's loss is that of uniform rows",
-        f"{BALANCED}uniform_stages",
+        f"{WEIGHTS}uniform_stages",
         UNIFORM_WEIGHTS,
     ),
     _weighted(
         "bal-dr",
         "dr",
         "doubly robust, weights balanced by the loss of uniform rows",
-        f"{BALANCED}uniform_stages",
+        f"{WEIGHTS}uniform_stages",
         UNIFORM_WEIGHTS,
     ),
     _weighted(
         "res-ips",
         "ips",
         "IPS, residual of the propensity learned from uniform rows",
-        RESIDUAL,
+        f"{WEIGHTS}residual_stages",
         UNIFORM_RESIDUALS,
         losses=("squared",),
     ),
@@ -317,7 +311,7 @@ _BUILT_IN = (
         "res-dr",
         "dr",
         "doubly robust, residuals of propensity and imputation learned from uniform rows",
-        RESIDUAL,
+        f"{WEIGHTS}residual_stages",
         UNIFORM_RESIDUALS,
         losses=("squared",),
     ),

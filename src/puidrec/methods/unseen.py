@@ -54,7 +54,7 @@ def unseen_problem(
     def objective() -> Objective:
         inverse = settings.adjusts and settings.spec.uses_propensity == "without ids"
         columns = prepared.columns("inverse" if inverse else "unit")
-        columns["m"] = log.scores_of(m)
+        columns = {**columns, "m": log.scores_of(m)}
         return Objective(log, UnseenLoss(1.0 / seen, share), columns, 1.0, share, m)
 
     return LossProblem(settings, prepared.backbone(f"{stage} phi"), objective)

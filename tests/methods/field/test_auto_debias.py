@@ -9,7 +9,7 @@ import torch
 
 from puidrec.data.synthetic import simulate
 from puidrec.methods.field.auto_debias import LOOK_AHEAD
-from puidrec.methods.field.reweighted import activity
+from puidrec.methods.field.weights import activity
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from puidrec.methods.field import log_weights as formulas
+from puidrec.methods.field import weights as formulas
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
 

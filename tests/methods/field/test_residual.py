@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from puidrec.data.synthetic import simulate
-from puidrec.methods.field.reweighted import corrected_labels, corrected_weights, log_odds_shift
+from puidrec.methods.field.weights import corrected_labels, corrected_weights, log_odds_shift
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
 

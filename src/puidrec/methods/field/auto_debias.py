@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from puidrec.data.dataset import Interactions
 from puidrec.losses.whole_space import inner_sum, square_sum
-from puidrec.methods.field.reweighted import activity
+from puidrec.methods.field.weights import activity
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Problem, Stage, adam_step
 from puidrec.optimise.adam import Step
