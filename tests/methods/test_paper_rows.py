@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 from puidrec.data.synthetic import simulate
 from puidrec.exposure.bounds import bounds
 from puidrec.losses import pair_loss
-from puidrec.methods.multi import FLOOR
+from puidrec.methods.all_pairs import FLOOR
 from puidrec.methods.stages import Run, stages_of, train_stages
 from puidrec.scores.shared_heads import EXPOSURE, IMPUTATION, RATING
 

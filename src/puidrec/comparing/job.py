@@ -25,6 +25,7 @@ from puidrec.data.sources import load_dataset
 from puidrec.data.split import MaskKind
 from puidrec.errors import InputError
 from puidrec.evaluation.significance import PerUser
+from puidrec.methods.table import ALL_PAIRS
 from puidrec.rng import generator
 from puidrec.run_folder import ENVIRONMENT, METRICS, read_environment
 from puidrec.settings import Settings
@@ -410,20 +411,12 @@ class Parameter:
     applies: Callable[[Settings], bool] = lambda settings: True
 
 
-ADAM_ALONE = (
-    "puidrec.methods.multi:",
-    "puidrec.methods.field.information:",
-    "puidrec.methods.field.auto_debias:",
-)
-"""Methods whose losses least squares cannot lower."""
-
-
 def trained_by_adam(settings: Settings) -> bool:
     """Whether Adam trains: the step size means nothing to least squares."""
     unsolvable = settings.normalise or (
         settings.spec.imputes and (settings.head != "label" or settings.loss != "squared")
     )
-    alone = str(settings.spec.build).startswith(ADAM_ALONE)
+    alone = str(settings.spec.build).startswith(ALL_PAIRS)
     return alone or unsolvable or not settings.is_linear
 
 

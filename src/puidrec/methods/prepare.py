@@ -20,7 +20,6 @@ import torch
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions
-from puidrec.data.row_matrix import with_values
 from puidrec.data.split import Split
 from puidrec.data.tables import Matrix, pair_matrix, pairs_among, row_starts
 from puidrec.errors import InputError
@@ -29,7 +28,6 @@ from puidrec.exposure.estimate import NominalExposure, estimate_exposure
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import Gamma, GammaSpec, resolve_gamma
 from puidrec.features.encode import FeatureEncoder
-from puidrec.features.factors import ExposureFactors
 from puidrec.losses.pointwise import PairError, TargetScale, pointwise_error
 from puidrec.losses.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
 from puidrec.methods.table import require_levels
@@ -153,10 +151,11 @@ class TrainingLog:
         return 1.0 / self.nominal.propensity_of(rows)
 
     @cached_property
-    def exposure_factors(self) -> ExposureFactors:
-        """What users saw, as at most `dim` factors."""
-        ones = with_values(self.ratings, np.ones(len(self.rows)))
-        return ExposureFactors.fit(ones, self.settings.dim_number, self.settings.seed)
+    def activity(self) -> tuple[np.ndarray, np.ndarray]:
+        """z of users and of items: log(1 + rows), standardised."""
+        rows = np.diff(self.row_start), np.bincount(self.items, minlength=self.data.n_items)
+        users, items = ((x - x.mean()) / (x.std() or 1.0) for x in map(np.log1p, rows))
+        return users, items
 
     @cached_property
     def side_tables(self) -> dict[str, pl.DataFrame | None]:

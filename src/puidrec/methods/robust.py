@@ -158,7 +158,7 @@ class RobustProblem(Problem):
         return self.log.map(lambda s, r: imputation_target(head, error, s, r), self._scores(phi), r)
 
     def measure_against(self, phi: LowRank, theta: LowRank | None) -> None:
-        """Subtract the losses of a frozen φ⁰, θ⁰: k⁰ on logged pairs and mean_D ê⁰ are constants."""
+        """Subtract the losses of a frozen φ⁰, θ⁰: k⁰ of logged pairs and mean_D ê⁰, constants."""
 
         def constants(loss: RobustLoss, scores: LowRank, columns: Columns) -> Column:
             plain = replace(loss, benchmarked=False)

@@ -147,7 +147,7 @@ ONE_GAMMA = ("auto", "certified", "global", "learned")
 """Words for `gamma` that give one Γ for all pairs; other words are rules, which give one per pair.
 """
 ROBUST = "puidrec.methods.robust:stages"
-MULTI = "puidrec.methods.multi:stages"
+ALL_PAIRS = "puidrec.methods.all_pairs:"
 SIGNED = "puidrec.methods.unseen:stages"
 BASELINE = "puidrec.methods.baselines:stages"
 FIELD = "puidrec.methods.field."
@@ -197,7 +197,9 @@ def _grid(
 
 
 def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
-    return MethodSpec(name, MULTI, words, estimator, exposure_head=True, losses=("squared",))
+    return MethodSpec(
+        name, f"{ALL_PAIRS}multi_stages", words, estimator, exposure_head=True, losses=("squared",)
+    )
 
 
 def _baseline(name: str, words: str, build: str = BASELINE, **more: Any) -> MethodSpec:
@@ -341,7 +343,7 @@ _BUILT_IN = (
     ),
     MethodSpec(
         "auto-debias",
-        f"{FIELD}auto_debias:stages",
+        f"{ALL_PAIRS}auto_debias_stages",
         "weights and imputed values learned so that a step on the log lowers the error of uniform "
         "rows",
         uses_uniform="training (weights and imputed values)",
@@ -352,13 +354,13 @@ _BUILT_IN = (
     ),
     MethodSpec(
         "cvib",
-        f"{FIELD}information:stages",
+        f"{ALL_PAIRS}cvib_stages",
         "cross-entropy, means of logged and unseen pairs drawn together by an information term",
         target_scale="unit",
         losses=("cross-entropy",),
         search_space=(*TRAINED, "information_weight", "confidence_penalty"),
         defaults={"loss": "cross-entropy"},
-        params=f"{FIELD}information:CvibParams",
+        params=f"{ALL_PAIRS}CvibParams",
     ),
     MethodSpec(
         "dcf",

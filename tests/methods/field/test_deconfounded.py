@@ -142,7 +142,7 @@ def test_idcf_adds_the_factors_to_the_features_of_users(prepare, grouped) -> Non
         "exposure factor 1"
     ]
     z = prepared.log.side_tables["user_id"]["exposure factor 1"].to_numpy()
-    expected = prepared.log.exposure_factors.given_features(None)[:, 0]
+    expected = deconfounded.exposure_factors(prepared.log).given_features(None)[:, 0]
     assert z == pytest.approx(expected)
 
 

@@ -18,15 +18,16 @@ and files like any other feature.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor
 
+from puidrec.data.row_matrix import with_values
 from puidrec.errors import InputError
 from puidrec.features.encode import exposure_design
 from puidrec.features.factors import ExposureFactors
-from puidrec.losses.pair_loss import Objective, RobustLoss
 from puidrec.methods.dim_and_l2 import spectral_start
 from puidrec.methods.prepare import Prepared, TrainingLog
 from puidrec.methods.problem import Done, Fitted, Stage
@@ -45,79 +46,66 @@ stays."""
 def deconfounded(prepared: Prepared) -> Fitted:
     """`dcf`, by turns: least squares for x, y given γ, then γ of every user in closed form."""
     settings, log = prepared.settings, prepared.log.operator
-    problem = robust_problem(prepared, "main")
-    part, r = problem.parts[0], problem.columns["r"]
-    model, exposure = model_for(part, settings, log), _exposure(prepared)
-    column = log.scores_of(exposure)
-    square = log.to_users(log.map(torch.square, column), _ones(prepared))[:, 0]
+    problem, exposure = robust_problem(prepared, "main"), _exposure(prepared)
+    (part,), r = problem.parts, problem.columns["r"]
+    whole, right = exposure.lefts[0], exposure.rights[0]
+    left, model = log.own(whole), model_for(part, settings, log)
+
+    def by_user(column: Column) -> torch.Tensor:
+        """Σ_i â_ui x_ui of each user."""
+        return (left * log.to_users(column, right)).sum(1)
+
+    square = by_user(log.scores(left, right))
     price = settings.l2_number * len(log) / log.all_users
-    gamma = torch.zeros_like(square)
-    point, metric, history = Point(), None, list[dict[str, float]]()
-    outcome = Outcome.LIMIT
-    for _ in range(ROUNDS):
-        added = _by_user(prepared, gamma, column)
-        rest = log.map(torch.sub, r, added)
-        columns = {**problem.columns, "r": rest}
-        objective = Objective(log, RobustLoss(prepared.error), columns, 1.0 / len(log))
+    gamma, point, metric = torch.zeros_like(square), Point(), None
+    history, unfinished = list[dict[str, float]](), ("phi of stage main",)
+    for turn in range(ROUNDS):
+        rest = log.map(torch.sub, r, log.scores(gamma[:, None] * left, right))
+        objective = replace(problem.phi_objective(), columns={**problem.columns, "r": rest})
         start = point or spectral_start(objective, model, point_of(part.backbone, log.users))
         found = LeastSquares(max_sweeps=TURN).minimise(objective, model, start, metric=metric)
-        point, metric = found.point, found.metric
-        history.append({"epoch": len(history) + 1, "loss_phi": found.objective})
-        left = log.map(torch.sub, r, log.scores(*model.factors(point)))
-        before = gamma
-        product = log.to_users(log.map(torch.mul, column, left), _ones(prepared))[:, 0]
-        gamma = product / (square + price).clamp_min(1e-12)
-        moved = log.total(torch.sum((gamma - before).square() * square, dtype=torch.float64)) / len(
-            log
-        )
-        if float(moved) ** 0.5 <= STILL and found.outcome is Outcome.CONVERGED:
-            outcome = found.outcome
+        point, metric, before = found.point, found.metric, gamma
+        history.append({"epoch": turn + 1, "loss_phi": found.objective})
+        missed = log.map(torch.sub, r, log.scores(*model.factors(point)))
+        gamma = by_user(missed) / (square + price).clamp_min(1e-12)
+        moved = float(log.total(exact_sum((gamma - before).square() * square))) / len(log)
+        if moved**0.5 <= STILL and found.outcome is Outcome.CONVERGED:
+            unfinished = ()
             break
     load_point(part.backbone, {**point, "users": log.gather(point["users"])})
     with torch.no_grad():
         phi = part.backbone.factors().detach()
-    whole = log.gather(gamma)
     scores = LowRank.of(
-        torch.cat([whole[:, None] * exposure.lefts[0], phi.lefts[0]], 1),
-        torch.cat([exposure.rights[0], phi.rights[0]], 1),
+        torch.cat([log.gather(gamma)[:, None] * whole, phi.lefts[0]], 1),
+        torch.cat([right, phi.rights[0]], 1),
     )
-    parameters = {
-        f"phi.{key}": value.detach().clone() for key, value in part.backbone.state_dict().items()
-    }
-    unfinished = () if outcome is Outcome.CONVERGED else ("phi of stage main",)
+    state = part.backbone.state_dict()
+    parameters = {f"phi.{key}": value.detach().clone() for key, value in state.items()}
     return Fitted(
         scores,
-        None,
-        parameters,
-        history,
-        len(history),
+        parameters=parameters,
+        history=history,
+        best_epoch=len(history),
         solver="least-squares",
         unfinished=unfinished,
     )
 
 
-def _ones(prepared: Prepared) -> Tensor:
-    return prepared.log.tensor(np.ones((prepared.data.n_items, 1)))
-
-
-def _by_user(prepared: Prepared, gamma: Tensor, column: Column) -> Column:
-    """γ_u â_ui of each logged pair."""
-    log = prepared.log.operator
-    ones = _ones(prepared)
-    return log.map(torch.mul, log.scores(gamma[:, None], ones), column)
-
-
 def _exposure(prepared: Prepared) -> LowRank:
     """â, scaled to a mean square of 1 on the log."""
-    log = prepared.log.operator
-    left, right = (
-        prepared.log.tensor(side) for side in prepared.log.exposure_factors.reconstruction
-    )
+    log, factors = prepared.log, exposure_factors(prepared.log)
+    exposure = LowRank.of(*(log.tensor(side) for side in factors.reconstruction))
     squares = float(
-        log.sum(lambda a: exact_sum(a.square()), log.scores_of(LowRank.of(left, right)))
+        log.operator.sum(lambda a: exact_sum(a.square()), log.operator.scores_of(exposure))
     )
-    scale = (squares / len(log)) ** -0.5 if squares > 0 else 1.0
-    return LowRank.of(left * scale, right)
+    scale = (squares / len(log.rows)) ** -0.5 if squares > 0 else 1.0
+    return LowRank.of(scale * exposure.lefts[0], exposure.rights[0])
+
+
+def exposure_factors(log: TrainingLog) -> ExposureFactors:
+    """What users saw, as at most `dim` factors."""
+    ones = with_values(log.ratings, np.ones(len(log.rows)))
+    return ExposureFactors.fit(ones, log.settings.dim_number, log.settings.seed)
 
 
 def deconfounded_stages(prepared: Prepared) -> list[Stage]:
@@ -149,6 +137,5 @@ def identified_stages(prepared: Prepared) -> list[Stage]:
 
 def exposure_columns(log: TrainingLog) -> pl.DataFrame:
     """The users' exposure factors given their features, one column each."""
-    factors: ExposureFactors = log.exposure_factors
-    z = factors.given_features(exposure_design(log.data.users, "user_id"))
+    z = exposure_factors(log).given_features(exposure_design(log.data.users, "user_id"))
     return pl.DataFrame({f"exposure factor {k + 1}": z[:, k] for k in range(z.shape[1])})

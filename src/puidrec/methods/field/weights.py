@@ -364,23 +364,13 @@ def corrected_labels(prepared: Prepared, theta: LowRank, uniform: Interactions) 
 
 def corrected_weights(prepared: Prepared, first: Fitted, uniform: Interactions) -> np.ndarray:
     """w̃ of every training row."""
-    log, sides = prepared.log, activity(prepared)
+    log, sides = prepared.log, prepared.log.activity
 
     def basis(rows: Interactions) -> np.ndarray:
         return np.column_stack([np.ones(len(rows)), sides[0][rows.user], sides[1][rows.item]])
 
-    parts = [
-        (log.inverse(p), basis(p), errors_of(prepared, first, p)[0]) for p in log.rows.parts()
-    ]
+    parts = [(log.inverse(p), basis(p), errors_of(prepared, first, p)[0]) for p in log.rows.parts()]
     inverse, own, errors = (np.concatenate(column) for column in zip(*parts, strict=True))
     at_uniform = errors_of(prepared, first, uniform)[0][:, None] * basis(uniform)
     delta = log_odds_shift(inverse, own, errors, at_uniform, first.phi.n_pairs)
     return np.asarray(1.0 + (inverse - 1.0) * np.exp(-np.clip(own @ delta, -20.0, 20.0)))
-
-
-def activity(prepared: Prepared) -> tuple[np.ndarray, np.ndarray]:
-    """z of users and of items: log(1 + rows), standardised."""
-    counts = prepared.log.nominal.exposure.counts
-    logs = (np.log1p(counts.user_degree), np.log1p(counts.item_degree))
-    users, items = ((x - x.mean()) / (x.std() or 1.0) for x in logs)
-    return users, items

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from puidrec.data.synthetic import simulate
-from puidrec.methods.field.auto_debias import LOOK_AHEAD
-from puidrec.methods.field.weights import activity
+from puidrec.methods.all_pairs import LOOK_AHEAD
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
 
@@ -28,7 +27,7 @@ def problem(many_uniform, prepare):
 
 def dense_loss(prepared, weights, score: np.ndarray, lam: float) -> float:
     """L by visiting every pair."""
-    rows, (z_u, z_i) = prepared.rows, activity(prepared)
+    rows, (z_u, z_i) = prepared.rows, prepared.log.activity
     target = np.asarray(prepared.log.target(rows), np.float64)
     seen, everywhere = (x.detach().double().numpy() for x in (weights.seen, weights.everywhere))
     m = weights.values().detach().double().numpy()

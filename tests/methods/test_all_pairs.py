@@ -5,9 +5,9 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.evaluation import evaluate
-from puidrec.methods.multi import EXPOSURE, IMPUTATION, RATING
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
+from puidrec.scores.shared_heads import EXPOSURE, IMPUTATION, RATING
 
 
 def lowest(prepared) -> float:
