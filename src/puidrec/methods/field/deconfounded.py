@@ -58,7 +58,7 @@ def deconfounded(prepared: Prepared) -> Fitted:
     square = by_user(log.scores(left, right))
     price = settings.l2_number * len(log) / log.all_users
     gamma, point, metric = torch.zeros_like(square), Point(), None
-    history, unfinished = list[dict[str, float]](), ("phi of stage main",)
+    history, unfinished = list[dict[str, float]](), ["phi of stage main"]
     for turn in range(ROUNDS):
         rest = log.map(torch.sub, r, log.scores(gamma[:, None] * left, right))
         objective = replace(problem.phi_objective(), columns={**problem.columns, "r": rest})
@@ -70,7 +70,7 @@ def deconfounded(prepared: Prepared) -> Fitted:
         gamma = by_user(missed) / (square + price).clamp_min(1e-12)
         moved = float(log.total(exact_sum((gamma - before).square() * square))) / len(log)
         if moved**0.5 <= STILL and found.outcome is Outcome.CONVERGED:
-            unfinished = ()
+            unfinished = []
             break
     load_point(part.backbone, {**point, "users": log.gather(point["users"])})
     with torch.no_grad():
@@ -87,7 +87,7 @@ def deconfounded(prepared: Prepared) -> Fitted:
         history=history,
         best_epoch=len(history),
         solver="least-squares",
-        unfinished=unfinished,
+        unfinished=tuple(unfinished),
     )
 
 
