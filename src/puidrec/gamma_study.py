@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,7 @@ from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.certify import all_labelled, certify_exposure, sign_by_means
 from puidrec.exposure.entropy import ESTIMATORS, Gains
 from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
-from puidrec.exposure.evidence import Calibration, Evidence
+from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
 from puidrec.exposure.sign_check import CLEAR_T, OPEN, MeanGap, SignCheck
 from puidrec.features.bins import SideBins
@@ -46,8 +47,7 @@ class PrintedEquation:
     """Of D, with every pair's own gains instead of the averages."""
 
 
-@dataclass(frozen=True)
-class Proof:
+class Proof(NamedTuple):
     """A certificate and what it is about."""
 
     outcome: str
@@ -86,7 +86,6 @@ class GammaStudy:
     """Γ of every pair of D, or of `MAX_PAIRS` pairs drawn at random."""
     gains: dict[str, Gains]
     printed: PrintedEquation
-    calibration: Calibration
     propensity: str
     """The nominal propensity that adjusted certificates take out."""
     proofs: tuple[Proof, ...]
@@ -133,17 +132,11 @@ class GammaStudy:
         """One long table: `kind` is cell (user group × item group), user or item; Γ is a geometric
         mean over pairs."""
         users, items = self.sides
-        cells = self.gamma.bin_table().with_columns(pl.lit("cell").alias("kind"))
-        by_user = self.gamma.user_table().with_columns(
-            self.data.user_ids.ids.alias("user_id"), kind=pl.lit("user")
-        )
-        by_item = self.gamma.item_table().with_columns(
-            self.data.item_ids.ids.alias("item_id"), kind=pl.lit("item")
-        )
-        long = pl.concat(
-            [cells, by_user.drop("user"), by_item.drop("item")], how="diagonal_relaxed"
-        )
-        return long.select(
+        by_user = self.gamma.user_table().with_columns(user_id=self.data.user_ids.ids)
+        by_item = self.gamma.item_table().with_columns(item_id=self.data.item_ids.ids)
+        kinds = {"cell": self.gamma.bin_table(), "user": by_user, "item": by_item}
+        tables = [table.with_columns(kind=pl.lit(kind)) for kind, table in kinds.items()]
+        return pl.concat(tables, how="diagonal_relaxed").select(
             "kind",
             "user_id",
             "item_id",
@@ -191,25 +184,27 @@ def study_gamma(
     nominal = estimate_exposure(
         data, rows, split.propensity, propensity, chosen, seed=seed, evidence=evidence
     )
-    gamma = nominal.gamma
     tell("hiding features")
-    calibration = evidence.calibration
+    _ = evidence.calibration  # computed here, where progress says so
     tell("certifying")
     proofs, means = _prove(nominal, split)
-    pairs = gamma.at(
-        *population_pairs(data.n_users, data.n_items, generator(seed, "gamma-study"), MAX_PAIRS)
+    rng = generator(seed, "gamma-study")
+    pairs = nominal.gamma.at(*population_pairs(data.n_users, data.n_items, rng, MAX_PAIRS))
+    own = chosen if chosen.source == "information" else PRESETS["paper"]
+    alpha, beta = (
+        usual if part == "auto" else float(part)
+        for part, usual in zip((own.alpha, own.beta), PAPER_WEIGHTS, strict=True)
     )
-    printed = printed_equation(evidence, gains["plugin"], *_weights(chosen))
+    printed = printed_equation(evidence, gains["plugin"], alpha, beta)
     return GammaStudy(
         data,
         split,
         chosen,
         evidence,
-        gamma,
+        nominal.gamma,
         pairs,
         gains,
         printed,
-        calibration,
         propensity,
         proofs,
         means,
@@ -225,13 +220,6 @@ def printed_equation(
         for scope in ("global", "local")
     ]
     return PrintedEquation(alpha, beta, alpha * gains.gain_user + beta * gains.gain_item, *shares)
-
-
-def _weights(rule: GammaRule) -> tuple[float, float]:
-    """The rule's own α and β where it has numbers for them, else the paper's."""
-    own = (rule.alpha, rule.beta) if rule.source == "information" else ("auto", "auto")
-    alpha, beta = (float(p if o == "auto" else o) for o, p in zip(own, PAPER_WEIGHTS, strict=True))
-    return alpha, beta
 
 
 def _sign_of_log(data: Dataset, split: Split) -> SignCheck | None:
@@ -257,18 +245,15 @@ def _prove(nominal: NominalExposure, split: Split) -> tuple[tuple[Proof, ...], t
         nominal = estimate_exposure(
             data, logged, split.propensity, nominal.propensity_name, seed=nominal.seed
         )
-    outcomes: tuple[Outcome, ...] = (
-        ("label", "rating") if nominal.certifies_levels(uniform) else ("label",)
-    )
-    plain = [
-        Proof(outcome, nominal.certificate(outcome, uniform, adjust=False)) for outcome in outcomes
-    ]
-    adjusted = [
-        Proof(outcome, certify_exposure(nominal, uniform, outcome, checks=outcome == outcomes[-1]))
-        for outcome in outcomes
-    ]
-    proofs = tuple(proof for pair in zip(plain, adjusted, strict=True) for proof in pair)
-    return proofs, sign_by_means(nominal, uniform, outcomes[-1])
+    levels = nominal.certifies_levels(uniform)
+    outcomes: tuple[Outcome, ...] = ("label", "rating") if levels else ("label",)
+    proofs = []
+    for outcome in outcomes:
+        plain = nominal.certificate(outcome, uniform, adjust=False)
+        last = outcome == outcomes[-1]
+        adjusted = certify_exposure(nominal, uniform, outcome, checks=last)
+        proofs += [Proof(outcome, plain), Proof(outcome, adjusted)]
+    return tuple(proofs), sign_by_means(nominal, uniform, outcomes[-1])
 
 
 def _side(codes: np.ndarray, bins: SideBins | None, side: str) -> SideBins:

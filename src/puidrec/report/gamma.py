@@ -134,7 +134,7 @@ def gamma_summary(study: GammaStudy) -> dict[str, Any]:
         "printed_equation": asdict(study.printed),
         "entropies": {name: _entropies(gains) for name, gains in study.gains.items()},
         "groups": {"users": study.sides[0].n_bins, "items": study.sides[1].n_bins},
-        "calibration": study.calibration.to_frame().to_dicts(),
+        "calibration": study.evidence.calibration.to_frame().to_dicts(),
         "certificates": [
             {"outcome": proof.outcome, **asdict(proof.certificate)} for proof in study.proofs
         ],
