@@ -98,10 +98,7 @@ def paired_ids(users: Any, items: Any) -> tuple[Any, Any]:
         raise InputError(
             "users and items must be of one length", found=f"{len(users)} and {len(items)}"
         )
-    return (
-        users * len(items) if alone[0] else users,
-        items * len(users) if alone[1] else items,
-    )
+    return (users * len(items) if alone[0] else users, items * len(users) if alone[1] else items)
 
 
 def pairs_of(table: Frame, what: str = "pairs") -> tuple[pl.Series, pl.Series]:

@@ -75,10 +75,7 @@ def fit_model(
         }
         size = 4 * (data.n_users + data.n_items) * (settings.dim_number + 2)
         saver = Saver(Path(checkpoint), run, world, size, started)
-    with (
-        threads_for(len(split.train), settings.dim_number),
-        shown_progress(progress) as told,
-    ):
+    with threads_for(len(split.train), settings.dim_number), shown_progress(progress) as told:
         save, resume = (saver.save, saver.resume()) if saver else (None, None)
         fitted = train_stages(prepared, save, resume, told)
     _keep(model, prepared, fitted)

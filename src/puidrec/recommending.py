@@ -317,10 +317,7 @@ def explain_score(model: Recommender, user: Any, item: Any, history: Frame | Non
     require_foldable(model)
     u, i = (
         int(known_codes(ids, one_id(given, what), what)[0])
-        for ids, given, what in (
-            (model.user_ids_, user, "user"),
-            (model.item_ids_, item, "item"),
-        )
+        for ids, given, what in ((model.user_ids_, user, "user"), (model.item_ids_, item, "item"))
     )
     rated, rating = _rows_of(model, u, history)
     prior, scale = prior_of(model, "user"), model.rating_scale_

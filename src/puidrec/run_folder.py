@@ -109,10 +109,7 @@ def train_run(
 
 
 def measure(
-    model: Any,
-    split: Split,
-    metrics: Sequence[str] | None = None,
-    data: Dataset | None = None,
+    model: Any, split: Split, metrics: Sequence[str] | None = None, data: Dataset | None = None
 ) -> tuple[Evaluation, dict[str, Any]]:
     """Metrics on the test rows, flat, with the protocol and positive rate behind them.
 

@@ -169,10 +169,7 @@ WORLD_NAMES = (
 class WorldOptions(Options):
     """What to simulate."""
 
-    world: str = option(
-        "mixed",
-        WORLD_NAMES,
-    )
+    world: str = option("mixed", WORLD_NAMES)
     users: int = option(800, "Number of users.", min=2)
     items: int = option(500, "Number of items.", min=2)
     rows: int | None = option(
@@ -312,13 +309,7 @@ def gamma(
     if output.as_json:
         print_json(summary)
     else:
-        print_page(
-            "gamma",
-            summary=summary,
-            rule=rule.rule,
-            tilt=tilt,
-            out=output.out,
-        )
+        print_page("gamma", summary=summary, rule=rule.rule, tilt=tilt, out=output.out)
 
 
 def _learned(run: Path, output: options.OutputOptions) -> None:

@@ -377,10 +377,5 @@ def demo(
         print_json(content)
     else:
         print_page(
-            "demo",
-            facts=found.facts,
-            audit=content["audit"],
-            out=out,
-            naive=NAIVE,
-            robust=ROBUST,
+            "demo", facts=found.facts, audit=content["audit"], out=out, naive=NAIVE, robust=ROBUST
         )
