@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from puidrec.data.schema import MAX_FEATURE, Origin
 from puidrec.entities import SIDES, Side
@@ -17,7 +17,6 @@ from puidrec.features.encode import ColumnEncoder, FeatureEncoder
 from puidrec.optimise.checkpoint import with_prefix
 from puidrec.scores import make_backbone
 from puidrec.scores.features import Design
-from puidrec.scores.shared_heads import RATING, SharedHeads
 from puidrec.scores.sparse import LogPattern
 from puidrec.scores.towers import Backbone, Tower
 
@@ -45,19 +44,17 @@ class ColdStart:
     def __init__(self, model: Recommender) -> None:
         self.encoders = _encoders(model)
         self._width = model.user_factors_.shape[1]
-        self._heads: SharedHeads | None = None
         self._backbone: Backbone | None = None
         self._linear = with_prefix(model.parameters_, "cold.")
         if self.encoders and self._linear:
-            _check_linear(self._linear, self.encoders, model.user_factors_.shape[1])
+            _check_linear(self._linear, self.encoders, self._width)
         elif self.encoders:
-            self._heads, self._backbone = _rebuilt(model, self.encoders)
+            self._backbone = _rebuilt(model, self.encoders)
 
     def names(self, side: Side) -> list[str]:
         """The features that the model reads of a side; none where it does not look at features."""
-        return (
-            [column.name for column in self.encoders[side].columns] if side in self.encoders else []
-        )
+        encoder = self.encoders.get(side)
+        return [] if encoder is None else [column.name for column in encoder.columns]
 
     def check(self, side: Side, features: Sequence[Features]) -> None:
         """Refuse names and kinds of values that the model does not have; a model that reads none
@@ -92,15 +89,15 @@ class ColdStart:
                 own = tower(slice(None)).mean(0)
                 factors[:, :dim] += own[:dim]
                 factors[:, dim if users else dim + 1] += own[dim]
-        if self._heads is not None:
-            factors = _rating_factors(self._heads, factors, side)
         return np.pad(factors.numpy(), ((0, 0), (self._width - factors.shape[1], 0)))
 
 
 def _encoders(model: Recommender) -> dict[Side, FeatureEncoder]:
-    """How the side tables of training were encoded; a side without features has none."""
+    """How the side tables of training were encoded; a side without features has none, nor has a
+    model whose heads share its towers (`multi-*`)."""
     found: dict[Side, FeatureEncoder] = {}
-    for side in SIDES if model.settings.spec.trains else ():
+    reads = model.settings.spec.trains and not with_prefix(model.parameters_, "heads.")
+    for side in SIDES if reads else ():
         state: list[Mapping[str, Any]] = list(model.encoders_.get(f"{side}_id", []))
         try:
             encoder = FeatureEncoder.from_state(state)
@@ -113,37 +110,31 @@ def _encoders(model: Recommender) -> dict[Side, FeatureEncoder]:
     return found
 
 
-def _rebuilt(
-    model: Recommender, encoders: Mapping[Side, FeatureEncoder]
-) -> tuple[SharedHeads | None, Backbone]:
+def _rebuilt(model: Recommender, encoders: Mapping[Side, FeatureEncoder]) -> Backbone:
     """The trained backbone, from parameters by name; the designs of training are not needed and
     left empty."""
     settings, sizes = model.settings, {"user": len(model.user_ids_), "item": len(model.item_ids_)}
-    designs = {
-        side: _empty_design(sizes[side], encoder.width) for side, encoder in encoders.items()
-    }
+    none, designs = np.zeros(0, np.int64), {}
+    for side, encoder in encoders.items():
+        pattern = LogPattern.from_pairs(none, none, sizes[side], encoder.width)
+        designs[side] = Design(pattern, torch.zeros(0))
     backbone = make_backbone(
         settings.backbone,
-        sizes["user"],
-        sizes["item"],
+        *sizes.values(),
         model.dim_,
         user_features=designs.get("user"),
         item_features=designs.get("item"),
         ids=settings.ids,
         hidden=settings.hidden,
     )
-    shared = with_prefix(model.parameters_, "heads.")
-    means = tuple(shared["means"].flatten().tolist()) if "means" in shared else ()
-    heads = SharedHeads(backbone, means, own=settings.ids is not False) if means else None
-    module: nn.Module = heads if heads is not None else backbone
     try:
-        module.load_state_dict(shared or with_prefix(model.parameters_, "phi."))
+        backbone.load_state_dict(with_prefix(model.parameters_, "phi."))
     except RuntimeError as error:
         raise InputError(
             "the saved parameters do not fit the saved settings",
             found=str(error).split("\n")[-1].strip()[:60],
         ) from error
-    return heads, backbone
+    return backbone
 
 
 def _check_linear(
@@ -158,23 +149,6 @@ def _check_linear(
         ]
         if shapes != [(encoder.width, width), (width,)]:
             raise InputError("the saved parameters do not fit the saved settings", found=shapes)
-
-
-def _rating_factors(heads: SharedHeads, rows: Tensor, side: Side) -> Tensor:
-    """Rows of shared representations as the rating head reads them; biases of its own are taken at
-    their mean."""
-    own = heads.user_bias if side == "user" else heads.item_bias
-    bias = own[RATING].mean() if own.numel() else 0.0
-    return (
-        heads.user_factors(RATING, rows, bias)
-        if side == "user"
-        else heads.item_factors(RATING, rows, bias)
-    )
-
-
-def _empty_design(n_rows: int, n_columns: int) -> Design:
-    none = np.zeros(0, np.int64)
-    return Design(LogPattern.from_pairs(none, none, n_rows, n_columns), torch.zeros(0))
 
 
 def _table(encoder: FeatureEncoder, features: Sequence[Features], side: Side) -> pl.DataFrame:

@@ -282,9 +282,7 @@ def profiles(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     similarities."""
     centred = own.astype(np.float64) - own.mean(0, dtype=np.float64)
     spread = other.astype(np.float64) - other.mean(0, dtype=np.float64)
-    values, axes = np.linalg.eigh(spread.T @ spread / len(other))
-    kept = values > 1e-12 * max(float(values.max(initial=0.0)), 1e-300)
-    vectors = centred @ (axes[:, kept] * np.sqrt(values[kept]))
+    vectors = centred @ np.linalg.qr(spread, mode="r").T  # RᵀR is the other side's covariance
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     small = length <= 1e-7 * max(float(length.max(initial=0.0)), 1e-300)
     return np.where(small, 0.0, vectors / np.where(small, 1.0, length)).astype(np.float32)
@@ -295,11 +293,10 @@ def nearest(vectors: np.ndarray, wanted: np.ndarray, k: int) -> tuple[np.ndarray
     position."""
     n = len(vectors)
     step = max(1, SIMILARITIES // n)
-    room = np.empty((min(step, wanted.size), n), np.float32)  # new memory costs more than products
     found = []
     for start in range(0, max(wanted.size, 1), step):
         block = wanted[start : start + step]
-        scores = np.matmul(vectors[block], vectors.T, out=room[: block.size])
+        scores = vectors[block] @ vectors.T
         scores[np.arange(block.size), block] = -np.inf
         found.append(top_k(scores, min(k, n - 1)))
     place, value = (np.concatenate(part) for part in zip(*found, strict=True))

@@ -61,9 +61,8 @@ def convert(
     if common.as_json:
         print_json(facts)
     else:
-        counts = ", ".join(
-            f"{value:,} {key}" for key, value in facts.items() if isinstance(value, int)
-        )
+        numbers = {key: value for key, value in facts.items() if isinstance(value, int)}
+        counts = ", ".join(f"{value:,} {key}" for key, value in numbers.items())
         say(f"wrote {dst}: {counts}; {sum(facts['bytes'].values()) / 2**20:.1f} MiB")
 
 
@@ -88,8 +87,7 @@ def export(
         typer.Option(
             "--format",
             help="recbole: .inter, .user, .item; csr: SciPy matrices; rectools: weight and "
-            "datetime (Parquet); csv, "
-            "parquet, jsonl: our columns.",
+            "datetime (Parquet); csv, parquet, jsonl: our columns.",
         ),
     ],
     out: Annotated[
@@ -159,9 +157,8 @@ def fetch(
 
 
 WORLD_NAMES = (
-    "entity, pair, mixed, half-complete, proportional, no-confounding, reversed, "
-    "mixed-sign, trait-genre, "
-    "heavy-tailed, ordinal, benign-activity or awkward."
+    "entity, pair, mixed, half-complete, proportional, no-confounding, reversed, mixed-sign, "
+    "trait-genre, heavy-tailed, ordinal, benign-activity or awkward."
 )
 
 
@@ -249,9 +246,8 @@ class RuleOptions(Options):
         from puidrec.exposure.gamma import resolve_gamma
 
         texts = {"alpha": self.alpha, "beta": self.beta}
-        weights = {
-            key: options.parse_value(text) for key, text in texts.items() if text is not None
-        }
+        given = {key: text for key, text in texts.items() if text is not None}
+        weights = {key: options.parse_value(text) for key, text in given.items()}
         chosen = resolve_gamma(self.rule, **more, **weights)
         if weights and (chosen.source not in WEIGHTED or chosen.link == "info"):
             name = next(iter(weights))

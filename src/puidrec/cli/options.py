@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 
 METHODS = (
     "spectrum, mf, ips, dr, rd-ips, rd-dr, brd-ips, brd-dr, puid-ips, puid-dr, bpuid-ips, "
-    "bpuid-dr, mrdr, dr-mse, "
-    "tdr, d-ips, d-dr, stable-dr, bal-ips, bal-dr, res-ips, res-dr, ips-v2, dr-v2, "
-    "kernel-ips, kernel-dr, auto-debias, "
-    "cvib, dcf, idcf, multi-ips, multi-dr, signed-rd, signed-puid, item-rate, bias, "
-    "popularity, pure-svd, "
-    "all-rank or ease."
+    "bpuid-dr, mrdr, dr-mse, tdr, d-ips, d-dr, stable-dr, bal-ips, bal-dr, res-ips, res-dr, "
+    "ips-v2, dr-v2, kernel-ips, kernel-dr, auto-debias, cvib, dcf, idcf, multi-ips, multi-dr, "
+    "signed-rd, signed-puid, item-rate, bias, popularity, pure-svd, all-rank or ease."
 )
 """Written out, as the other names here, so that help needs no torch; tests compare them with the
 tables of names."""
@@ -34,26 +31,21 @@ PROPENSITY = (
     f"Nominal propensity: {PROPENSITIES}. What it explains does not count as hidden confounding."
 )
 METRICS = (
-    "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, "
-    "mse, rmse, mae, logloss; "
-    "likes among all unseen items: unseen-recall@K, -ndcg, -hit, -mrr, -coverage, -novelty"
+    "uauc, auc, ndcg@K, ndcg-graded@K, recall@K, catalogue-recall@K, precision@K, map@K, mse, "
+    "rmse, mae, logloss; likes among all unseen items: unseen-recall@K, -ndcg, -hit, -mrr, "
+    "-coverage, -novelty"
 )
 PROTOCOLS = (
-    "What is liked and tested: rd (4 and 5), paper (without 3), ge3 (3 to 5), cvib (3 to "
-    "5, all uniform rows test), "
-    "idcf (30 % validate), unlogged (as rd, never logged pairs), big-small (KuaiRec), "
-    "temporal (the latest 10 % of the "
-    "log test), leave-last-out (the last row of each user), kuairand-random (tested on its "
-    "randomly shown rows) or "
-    "kuairand-standard (on its later ones)."
+    "What is liked and tested: rd (4 and 5), paper (without 3), ge3 (3 to 5), cvib (3 to 5, all "
+    "uniform rows test), idcf (30 % validate), unlogged (as rd, never logged pairs), big-small "
+    "(KuaiRec), temporal (the latest 10 % of the log test), leave-last-out (the last row of each "
+    "user), kuairand-random (tested on its randomly shown rows) or kuairand-standard (on its "
+    "later ones)."
 )
 OVERLAP = "Uniform rows whose pair is in the log: drop, or keep (for comparison with print)."
 MODEL_SETTINGS = (
-    "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, "
-    "one "
-    "of "
-    "the "
-    "data source."
+    "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data "
+    "source."
 )
 SOURCES = "coat, yahoo-r3, kuairec, ml-100k, simulated, recbole or files."
 DEVICES = "Where to compute: cpu, cuda, …"
@@ -95,36 +87,18 @@ def merge_settings(context: typer.Context, given: list[str] | None) -> list[str]
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as a mapping."""
-    if path.exists() and not path.is_file():
-        raise InputError(
-            "cannot read", file=path, found="no file", expected="TOML"
-        )  # a pipe might never end
-    if (
-        path.exists() and not path.stat().st_size
-    ):  # so do files that the system makes up (/proc/kmsg), which never end
-        raise InputError(
-            "the file is empty", file=path, expected="TOML", hint="One KEY = VALUE per line."
-        )
     try:
+        if path.exists() and not (path.is_file() and path.stat().st_size):
+            # a pipe might never end, nor do files that the system makes up (/proc/kmsg), of size 0
+            raise InputError("no file, or an empty one", file=path, expected="TOML")
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError("cannot read", file=path, found=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            "not TOML", file=path, found=str(error)[:80], hint="One KEY = VALUE per line."
-        ) from error
-
-
-def _set_progress(context: typer.Context, parameter: typer.CallbackParam, given: bool) -> bool:
-    """Tell progress as --quiet and --verbose say; the parser calls this once for each of them."""
-    asked = {**context.meta.get("progress", {}), parameter.name: given}
-    context.meta["progress"] = asked
-    if asked.get("quiet") and asked.get("verbose"):
-        raise InputError(
-            "--quiet and --verbose contradict each other", hint="Leave one of them out."
-        )
-    show_progress("quiet" if asked.get("quiet") else "verbose" if asked.get("verbose") else "shown")
-    return given
+        if isinstance(error, InputError):
+            raise
+        hint = "One KEY = VALUE per line."
+        raise InputError("not TOML", file=path, found=str(error)[:80], hint=hint) from error
 
 
 # Options that commands take one by one, not in groups.
@@ -161,16 +135,20 @@ class CommonOptions(Options):
         is_eager=True,
     )
     as_json: bool = option(False, "Print JSON for machines instead of tables.", "--json")
-    quiet: bool = option(
-        False, "No progress on standard error.", "-q", "--quiet", callback=_set_progress
-    )
+    quiet: bool = option(False, "No progress on standard error.", "-q", "--quiet")
     verbose: bool = option(
         False,
         "Every step on a line of standard error, and the trace of an internal error.",
         "-v",
         "--verbose",
-        callback=_set_progress,
     )
+
+    def __post_init__(self) -> None:
+        if self.quiet and self.verbose:
+            raise InputError(
+                "--quiet and --verbose contradict each other", hint="Leave one of them out."
+            )
+        show_progress("quiet" if self.quiet else "verbose" if self.verbose else "shown")
 
 
 @dataclass(frozen=True)
@@ -187,9 +165,8 @@ class DataOptions(Options):
     data: str = option("simulated", SOURCES, metavar="NAME")
     data_dir: Path | None = path_option("Folder of the data set.")
     logged: Path | None = path_option(
-        "files: the log: user_id, item_id, rating. CSV, Parquet (also a folder or pattern "
-        "of parts), JSON lines, "
-        "RecBole or a CSR matrix.",
+        "files: the log: user_id, item_id, rating. CSV, Parquet (also a folder or pattern of "
+        "parts), JSON lines, RecBole or a CSR matrix.",
         "FILE",
     )
     uniform: Path | None = path_option(
@@ -226,15 +203,12 @@ class DataOptions(Options):
     def source_options(self, shards: Path | None = None) -> dict[str, Any]:
         """What the data source is told: file options, which are for `files` only, and --set
         data.KEY; nothing twice."""
+        tables = ("logged", "uniform", "users", "items", "liked_from")
         files = {
-            "logged": self.logged,
-            "uniform": self.uniform,
-            "users": self.users,
-            "items": self.items,
+            **{key: getattr(self, key) for key in tables},
             "scale": parse_scale(self.scale),
             "shards": shards,
             "columns": parse_columns(self.columns),
-            "liked_from": self.liked_from,
         }
         given: dict[str, Any] = {key: value for key, value in files.items() if value is not None}
         if given and self.data not in ("files", "recbole"):
@@ -248,21 +222,15 @@ class DataOptions(Options):
         more = section(self.parsed_settings(), "data")
         reserved = next((key for key in ("name", "path") if key in more), None)
         if reserved is not None:
-            raise InputError(
-                "unknown setting",
-                found=f"data.{reserved}",
-                hint="Use --data NAME and --data-dir DIR.",
-            )
+            hint = "Use --data NAME and --data-dir DIR."
+            raise InputError("unknown setting", found=f"data.{reserved}", hint=hint)
         twice = next((key for key in given if key in more), None)
         if twice is not None:
             found = f"--{twice.replace('_', '-')} and --set data.{twice}"
             raise InputError(f"{twice} was given twice", found=found, expected="one of them")
         if self.data == "files":  # paths, so that they are found again from any folder
-            more |= {
-                key: Path(value)
-                for key, value in more.items()
-                if key in PATHS and isinstance(value, str)
-            }
+            own = {key: value for key, value in more.items() if key in PATHS}
+            more |= {key: Path(value) for key, value in own.items() if isinstance(value, str)}
         return {**more, **given}
 
     def spec(self, shards: Path | None = None) -> DataSpec:
@@ -327,11 +295,8 @@ class ModelDataOptions(DataOptions):
     def model_settings(self, context: typer.Context, **named: Any) -> dict[str, Any]:
         """The settings of the model: those of -c FILE, over them those of --set, and over them
         named options given."""
-        own = {
-            key: value
-            for key, value in self.parsed_settings().items()
-            if not key.startswith("data.")
-        }
+        parsed = self.parsed_settings()
+        own = {key: value for key, value in parsed.items() if not key.startswith("data.")}
         given = {key: value for key, value in named.items() if value is not None}
         return {**context.meta.get("settings", {}), **own, **given}
 
@@ -363,16 +328,11 @@ def parse_settings(
     for setting in settings or ():
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise InputError(
-                "not a setting",
-                found=setting,
-                expected="KEY=VALUE",
-                hint="Example: --set data.seed=1",
-            )
+            hint = "Example: --set data.seed=1"
+            raise InputError("not a setting", found=setting, expected="KEY=VALUE", hint=hint)
         name = key.strip()
-        if sections is not None and not any(
-            name.startswith(f"{s}.") and len(name) > len(s) + 1 for s in sections
-        ):
+        head, _, rest = name.partition(".")
+        if sections is not None and not (head in sections and rest):
             expected = " or ".join(f"{section}.KEY" for section in sections)
             raise InputError("unknown setting", found=name, expected=expected)
         parsed[name] = parse_value(value)

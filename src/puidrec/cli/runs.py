@@ -147,8 +147,7 @@ def evaluate(
             help=f"Separated by commas: {options.METRICS}.",
             metavar="NAMES",
             show_default="uauc,ndcg@5,auc,mse; rankings of all unseen items for likes and splits "
-            "by "
-            "time",
+            "by time",
         ),
     ] = None,
     protocol: Annotated[
@@ -217,11 +216,14 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
 
     model, _ = load_run(run, asked.device or "cpu")
     known, out = model.user_ids_.ids, asked.out
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        found = out.suffix or str(out)
+        raise InputError("unknown format", found=found, expected=".csv or .parquet")
     wanted: Any = known if asked.users is None else _ids(asked.users, known.dtype.is_integer())
-    named = (("items", asked.items), ("exclude", asked.exclude))
     whole = model.item_ids_.ids.dtype.is_integer()
+    named = {"items": asked.items, "exclude": asked.exclude}
     only: dict[str, Any] = {
-        key: _ids(text, whole, "item") for key, text in named if text is not None
+        key: _ids(text, whole, "item") for key, text in named.items() if text is not None
     }
     exclude: bool | Literal["training"] = not asked.include_seen and (
         "training" if asked.include_held_out else True
@@ -231,14 +233,11 @@ def recommend(run: options.RunFolder, asked: RecommendOptions) -> None:
             wanted, k=asked.k, exclude_seen=exclude, stable=asked.stable, **only
         )
     if out is not None:
-        if out.suffix not in (".csv", ".parquet"):
-            raise InputError(
-                "unknown format", found=out.suffix or str(out), expected=".csv or .parquet"
-            )
         with atomic_path(out) as temporary:
-            frame.write_parquet(temporary) if out.suffix == ".parquet" else _no_formulas(
-                frame
-            ).write_csv(temporary)
+            if out.suffix == ".parquet":
+                frame.write_parquet(temporary)
+            else:
+                _no_formulas(frame).write_csv(temporary)
         say(f"wrote {out}: {frame.height:,} rows")
     elif asked.as_json:
         print_json(frame.to_dicts())
@@ -252,12 +251,8 @@ def _no_formulas(frame: pl.DataFrame) -> pl.DataFrame:
     text there too."""
     import polars as pl
 
-    texts = [name for name, kind in frame.schema.items() if kind == pl.String]
-    return (
-        frame.with_columns(pl.col(texts).str.replace(r"^([=+\-@\t\r])", "'${1}"))
-        if texts
-        else frame
-    )
+    risky = r"^([=+\-@\t\r])"
+    return frame.with_columns(pl.col(pl.String).str.replace(risky, "'${1}"))
 
 
 def _ids(text: str, integers: bool, what: str = "user") -> list[Any]:
@@ -293,8 +288,7 @@ def export(
         typer.Option(
             "--format",
             help="onnx: scores of pairs; parquet, npy, recbole: vectors whose inner product is "
-            "the score, and the seen "
-            "pairs; csr: the seen pairs as a SciPy matrix.",
+            "the score, and the seen pairs; csr: the seen pairs as a SciPy matrix.",
         ),
     ],
     out: Annotated[
@@ -319,11 +313,9 @@ def export(
     for name, size in written.files.items():
         say(f"{size:>12,} bytes  {out / name}", wrap=False)
     say(f"score: {written.description['score']}", wrap=False)
-    if "largest_difference_to_predict" in written.description:
-        say(
-            "largest difference to predict: "
-            f"{written.description['largest_difference_to_predict']:.1e}"
-        )
+    difference = written.description.get("largest_difference_to_predict")
+    if difference is not None:
+        say(f"largest difference to predict: {difference:.1e}")
 
 
 def _data_digest(run: Path) -> str | None:
@@ -418,15 +410,10 @@ def _policy(asked: ServeOptions) -> Policy:
     keys = None if asked.api_key_file is None else ApiKeys(asked.api_key_file)
     require_key_beyond_loopback(asked.host, keys)
     origins = asked.cors_origin or []
-    wrong = next(
-        (origin for origin in origins if not origin.startswith(("http://", "https://"))), None
-    )
-    if wrong is not None:
-        raise InputError(
-            "not an origin",
-            found=wrong,
-            expected="http:// or https://, a name, and a port if need be",
-        )
+    for origin in origins:
+        if not origin.startswith(("http://", "https://")):
+            expected = "http:// or https://, a name, and a port if need be"
+            raise InputError("not an origin", found=origin, expected=expected)
     limits = Limits(k=asked.max_k, results=max(Limits.results, asked.max_k))
     return Policy(
         unknown=asked.unknown,

@@ -52,12 +52,10 @@ class StudyOptions(options.EngineOptions):
         from puidrec.settings import Settings
 
         chosen = data.model_settings(context, select=self.select, device=self.device)
-        for key in ("method", "seed"):
-            if key in chosen:
-                expected = "the options of the command"
-                raise InputError(
-                    f"{key} is no setting here", found=f"--set {key}", expected=expected
-                )
+        taken = next((key for key in ("method", "seed") if key in chosen), None)
+        if taken is not None:
+            found, expected = f"--set {taken}", "the options of the command"
+            raise InputError(f"{taken} is no setting here", found=found, expected=expected)
         known = {*Settings.model_fields, *params_of_others("")}
         unknown = {key: value for key, value in chosen.items() if key not in known}
         if unknown:
@@ -71,8 +69,8 @@ class TableOptions(Options):
 
     scores: list[str] | None = option(
         None,
-        "Another package's scores (user_id, item_id, score) or lists (user_id, item_id, "
-        "rank) as CSV or Parquet.",
+        "Another package's scores (user_id, item_id, score) or lists (user_id, item_id, rank) as "
+        "CSV or Parquet.",
         metavar="NAME=FILE",
     )
     methods: str = option(
