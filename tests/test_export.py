@@ -61,7 +61,7 @@ def test_parquet_vectors_score_as_predict(
     models: dict[str, Recommender], name: str, tmp_path: Path
 ) -> None:
     model = models[name]
-    description = export_model(model, "parquet", tmp_path / "out").description
+    description = export_model(model, "parquet", tmp_path / "out")
     users, items = (
         pl.read_parquet(tmp_path / "out" / f"{side}.parquet") for side in ("users", "items")
     )
@@ -76,7 +76,7 @@ def test_npy_vectors_score_as_predict(
     models: dict[str, Recommender], name: str, tmp_path: Path
 ) -> None:
     model = models[name]
-    description = export_model(model, "npy", tmp_path / "out").description
+    description = export_model(model, "npy", tmp_path / "out")
     left, right = (
         np.load(tmp_path / "out" / f"{side}.npy", allow_pickle=False) for side in ("users", "items")
     )
@@ -103,13 +103,13 @@ def test_onnx_scores_are_predictions(
         monkeypatch.setattr(module, "MAX_INLINE", 0)
     model, out = models[name], tmp_path / "out"
     written = export_model(model, "onnx", out)
-    assert ("scores.bin" in written.files) is large
-    assert written.description["largest_difference_to_predict"] <= 1e-5
+    assert ("scores.bin" in written["files"]) is large
+    assert written["largest_difference_to_predict"] <= 1e-5
     session = runtime.InferenceSession(out / "scores.onnx", providers=["CPUExecutionProvider"])
     users, items = all_pairs(model)
     found = session.run(None, {"user": users, "item": items})[0]
     np.testing.assert_allclose(found, predicted(model, users, items), atol=1e-5)
-    unknown = written.description["unknown_user"], written.description["unknown_item"]
+    unknown = written["unknown_user"], written["unknown_item"]
     unknown_scores = session.run(
         None, {"user": np.array([unknown[0], 0]), "item": np.array([3, unknown[1]])}
     )[0]

@@ -120,7 +120,8 @@ def _rebuilt(model: Recommender, encoders: Mapping[Side, FeatureEncoder]) -> Bac
         designs[side] = Design(pattern, torch.zeros(0))
     backbone = make_backbone(
         settings.backbone,
-        *sizes.values(),
+        sizes["user"],
+        sizes["item"],
         model.dim_,
         user_features=designs.get("user"),
         item_features=designs.get("item"),

@@ -4,7 +4,7 @@ learns from it."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import polars as pl
 
 from puidrec.auditing.audit import audit
 from puidrec.auditing.result import Audit
-from puidrec.data.dataset import Dataset
+from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Selection
 from puidrec.data.synthetic import Simulation, simulate
 from puidrec.model import Recommender
@@ -47,36 +47,32 @@ SELECT: Selection = "observational"
 training rows."""
 
 
-@dataclass(frozen=True)
-class Demo:
-    """Plain figures for tables and JSON, and the audit of the conclusion that the log suggests."""
-
-    facts: dict[str, Any]
-    audit: Audit
-
-
 def run_demo(
-    world: str, seed: int, progress: Callable[[str], None] | None = None, device: str = "cpu"
-) -> Demo:
-    """Simulate, estimate, train, audit."""
+    world: str, seed: int, progress: Callable[[str], None], device: str = "cpu"
+) -> tuple[dict[str, Any], Audit]:
+    """Simulate, estimate, train, audit: plain figures for tables and JSON, and the audit of the
+    conclusion that the log suggests."""
     simulation = simulate(world, rng=seed)
-    truth = simulation.data.scale.unit(simulation.truth.matrix("rating"))
-    data = simulation.data
-    rows, models = [], {}
-    for method in (*METHODS, ORACLE):
-        if progress is not None:
-            progress(f"training {method}")
-        models[method] = _fit(simulation, method, seed, device)
-        rows.append(_errors(models[method], method, data, seed, truth))
-    naive, oracle = (
-        next(r["true_mse"] for r in rows if r["method"] == name) for name in (NAIVE, ORACLE)
-    )
+    data, truth = simulation.data, simulation.data.scale.unit(simulation.truth.matrix("rating"))
+    more: dict[str, Any] = {"select": SELECT, "device": device, **FEATURES_ONLY}
+    models = {}
+    for method in METHODS:
+        progress(f"training {method}")
+        models[method] = Recommender(method, rng=seed, **more).fit(data)
+    progress(f"training {ORACLE}")
+    oracle = Recommender("ips", rng=seed, propensity="given", **more)
+    models[ORACLE] = oracle.fit(with_true_propensity(simulation))
+    held_out = data.split("rd", seed, select=SELECT).validation
+    rows = [
+        {"method": method, **_errors(model, held_out, truth), "seconds": model.report_["seconds"]}
+        for method, model in models.items()
+    ]
+    errors = {row["method"]: row["true_mse"] for row in rows}
+    gap = errors[NAIVE] - errors[ORACLE]
     for row in rows:
-        row["repaired"] = (
-            (naive - row["true_mse"]) / (naive - oracle) if naive > oracle else float("nan")
-        )
-    if progress is not None:
-        progress("auditing")
+        repaired = errors[NAIVE] - row["true_mse"]
+        row["repaired"] = repaired / gap if gap > 0 else float("nan")
+    progress("auditing")
     gamma = np.quantile(simulation.truth.matrix("gamma"), (0.5, 0.95))
     facts = {
         "world": world,
@@ -89,32 +85,17 @@ def run_demo(
         "estimates": _estimates(simulation, truth),
         "methods": rows,
     }
-    return Demo(facts, audit(models[NAIVE], data, against=models[ROBUST], rng=seed))
+    return facts, audit(models[NAIVE], data, against=models[ROBUST], rng=seed)
 
 
-def _fit(simulation: Simulation, method: str, seed: int, device: str) -> Recommender:
-    settings: dict[str, Any] = {"select": SELECT, "device": device, **FEATURES_ONLY}
-    if method == ORACLE:
-        return Recommender("ips", rng=seed, propensity="given", **settings).fit(
-            with_true_propensity(simulation)
-        )
-    return Recommender(method, rng=seed, **settings).fit(simulation.data)
-
-
-def _errors(
-    model: Recommender, method: str, data: Dataset, seed: int, truth: np.ndarray
-) -> dict[str, Any]:
+def _errors(model: Recommender, held_out: Interactions, truth: np.ndarray) -> dict[str, float]:
     """Its error on held-out rows of the log, as naive evaluation sees it, and on all pairs, as it
     is."""
-    held_out = data.split("rd", seed, select=SELECT).validation
     everywhere = model.user_factors_ @ model.item_factors_.T
-    seen = (everywhere[held_out.user, held_out.item] - data.scale.unit(held_out.rating)) ** 2
-    return {
-        "method": method,
-        "naive_mse": float(seen.mean()),
-        "true_mse": float(((everywhere - truth) ** 2).mean()),
-        "seconds": model.report_["seconds"],
-    }
+    rating = model.rating_scale_.unit(held_out.rating)
+    seen = (everywhere[held_out.user, held_out.item] - rating) ** 2
+    true = (everywhere - truth) ** 2
+    return {"naive_mse": float(seen.mean()), "true_mse": float(true.mean())}
 
 
 def with_true_propensity(simulation: Simulation) -> Dataset:
@@ -127,35 +108,19 @@ def with_true_propensity(simulation: Simulation) -> Dataset:
 
 def _estimates(simulation: Simulation, truth: np.ndarray) -> list[dict[str, Any]]:
     """The mean rating of all pairs (1..5) by several routes, with intervals and errors."""
-    data, known = simulation.data, simulation.truth
-    goal = 1.0 + 4.0 * float(truth.mean(dtype=np.float64))
-    log = data.logged
+    known, log, uniform = simulation.truth, simulation.data.logged, simulation.data.uniform
+    nominal, true = (p(log.user, log.item) for p in (known.propensity, known.true_propensity))
+    plain = np.ones(len(log))
     rows = [
-        ("the log as it is", log.rating, np.ones(len(log)), "nothing"),
-        (
-            "weighted by recorded features",
-            log.rating,
-            1.0 / known.propensity(log.user, log.item),
-            "features",
-        ),
-        (
-            "weighted by the true propensity",
-            log.rating,
-            1.0 / known.true_propensity(log.user, log.item),
-            "the truth",
-        ),
+        ("the log as it is", log.rating, plain, "nothing"),
+        ("weighted by recorded features", log.rating, 1.0 / nominal, "features"),
+        ("weighted by the true propensity", log.rating, 1.0 / true, "the truth"),
     ]
-    if data.uniform is not None:
-        uniform = data.uniform
-        rows.append(
-            (
-                "uniform ratings",
-                uniform.rating,
-                np.ones(len(uniform)),
-                f"{len(uniform):,} random ratings",
-            )
-        )
-    return [_weighted(name, rating, weight, needs, goal) for name, rating, weight, needs in rows]
+    if uniform is not None:
+        needs = f"{len(uniform):,} random ratings"
+        rows.append(("uniform ratings", uniform.rating, np.ones(len(uniform)), needs))
+    goal = 1.0 + 4.0 * float(truth.mean(dtype=np.float64))
+    return [_weighted(*row, goal) for row in rows]
 
 
 def _weighted(

@@ -9,7 +9,6 @@ leave out what a user has seen.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from puidrec import __version__
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json, write_text
 from puidrec.data.schema import Origin
 from puidrec.data.sources.files import atomic_text
+from puidrec.data.tables import pair_matrix
 from puidrec.errors import InputError, PuidError
 from puidrec.losses.pointwise import TargetScale
 from puidrec.model import Recommender
@@ -57,18 +57,11 @@ TOLERANCE = 1e-5
 CHECKED_PAIRS = 10_000
 
 
-@dataclass(frozen=True)
-class Export:
-    """What was written: the description, and the size of each file in bytes."""
-
-    description: dict[str, Any]
-    files: dict[str, int]
-
-
 def export_model(
     model: Recommender, form: str, out: Path, *, data_sha256: str | None = None
-) -> Export:
-    """Write a fitted model for other systems; the folder appears whole or not at all.
+) -> dict[str, Any]:
+    """Write a fitted model for other systems; the folder appears whole or not at all. Returns its
+    description, and the size of each file in bytes.
 
     form: `onnx`, `parquet`, `npy`, `csr` or `recbole`. A folder with anything but an earlier export
     stays.
@@ -79,29 +72,21 @@ def export_model(
         )
     with locked(out):
         refuse_other_files(out, FILES, "one that holds an export", always=(DESCRIPTION,))
-        return _export(model, form, out, data_sha256)
-
-
-def _export(model: Recommender, form: str, out: Path, data_sha256: str | None) -> Export:
-    with atomic_folder(out) as folder:
-        details = _WRITERS[form](model, folder)
-        description = {**_description(model, form), **details, "data_sha256": data_sha256}
-        write_json(folder / DESCRIPTION, description)
-        files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    return Export(description, files)
-
-
-def _description(model: Recommender, form: str) -> dict[str, Any]:
-    """What every export says of itself."""
-    return {
-        "format": form,
-        "puidrec": __version__,
-        "method": model.settings.method,
-        "users": len(model.user_ids_),
-        "items": len(model.item_ids_),
-        "dim": int(model.user_factors_.shape[1]),
-        "score": _score_words(model.settings.target_scale),
-    }
+        with atomic_folder(out) as folder:
+            description = {
+                "format": form,
+                "puidrec": __version__,
+                "method": model.settings.method,
+                "users": len(model.user_ids_),
+                "items": len(model.item_ids_),
+                "dim": int(model.user_factors_.shape[1]),
+                "score": _score_words(model.settings.target_scale),
+                **_WRITERS[form](model, folder),
+                "data_sha256": data_sha256,
+            }
+            write_json(folder / DESCRIPTION, description)
+            files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    return {**description, "files": files}
 
 
 def _score_words(scale: TargetScale) -> str:
@@ -119,8 +104,9 @@ def _score_words(scale: TargetScale) -> str:
 def write_parquet(model: Recommender, folder: Path) -> dict[str, Any]:
     """`users.parquet` and `items.parquet`: an id and a fixed-size list of float32 per row."""
     for side, (ids, factors) in _sides(model).items():
-        vectors = pl.Series("vector", factors, dtype=pl.Array(pl.Float32, factors.shape[1]))
-        pl.DataFrame([ids.alias(f"{side}_id"), vectors]).write_parquet(folder / f"{side}s.parquet")
+        vectors = pl.Series(factors, dtype=pl.Array(pl.Float32, factors.shape[1]))
+        table = pl.DataFrame({f"{side}_id": ids, "vector": vectors})
+        table.write_parquet(folder / f"{side}s.parquet")
     _seen_pairs(model).write_parquet(folder / "seen.parquet")
     return {
         "columns": ["user_id or item_id", "vector"],
@@ -132,22 +118,17 @@ def _seen_pairs(model: Recommender) -> pl.DataFrame:
     """The pairs of the log under the caller's ids."""
     row_start, items = model.logged_pairs()
     users = np.repeat(np.arange(row_start.size - 1), np.diff(row_start))
-    return pl.DataFrame(
-        [
-            model.user_ids_.decode(users).alias("user_id"),
-            model.item_ids_.decode(np.asarray(items)).alias("item_id"),
-        ]
-    )
+    known = model.user_ids_.decode(users), model.item_ids_.decode(np.asarray(items))
+    return pl.DataFrame({"user_id": known[0], "item_id": known[1]})
 
 
 def write_csr(model: Recommender, folder: Path) -> dict[str, Any]:
     """`seen.npz` for `scipy.sparse.load_npz`: 1 for each pair of the log; rows and columns in the
     order of the ids."""
     row_start, items = model.logged_pairs()
-    shape = (len(model.user_ids_), len(model.item_ids_))
     ones = np.ones(items.size, np.float32)
-    matrix = sparse.csr_matrix((ones, np.asarray(items), row_start), shape=shape)
-    sparse.save_npz(folder / "seen.npz", matrix)
+    matrix = pair_matrix(row_start, np.asarray(items), ones, len(model.item_ids_))
+    sparse.save_npz(folder / "seen.npz", sparse.csr_matrix(matrix))
     _write_ids(model, folder)
     return {"seen": "seen.npz: CSR matrix, users × items, 1 for each pair of the log"}
 
@@ -157,14 +138,11 @@ def write_recbole(model: Recommender, folder: Path) -> dict[str, Any]:
     `model.itememb` (the vectors)."""
     write_text(folder / "model.inter", atomic_text(_seen_pairs(model), Origin("model.inter")))
     for side, (ids, factors) in _sides(model).items():
-        vectors = pl.Series(
-            "vector", [" ".join(map(repr, row)) for row in factors.tolist()], pl.String
-        )
-        table = pl.DataFrame([ids.alias(f"{side}_id"), vectors])
-        text = atomic_text(table, Origin(f"model.{side}emb")).replace(
-            "vector:token", f"{side}_emb:float_seq", 1
-        )
-        write_text(folder / f"model.{side}emb", text)
+        vectors = pl.Series([" ".join(map(repr, row)) for row in factors.tolist()], dtype=pl.String)
+        table = pl.DataFrame({f"{side}_id": ids, "vector": vectors})
+        text = atomic_text(table, Origin(f"model.{side}emb"))
+        heading = f"{side}_emb:float_seq"
+        write_text(folder / f"model.{side}emb", text.replace("vector:token", heading, 1))
     return {
         "columns": ["user_id:token or item_id:token", "user_emb:float_seq or item_emb:float_seq"]
     }
@@ -192,9 +170,8 @@ def _sides(model: Recommender) -> dict[str, tuple[pl.Series, np.ndarray]]:
 def _write_ids(model: Recommender, folder: Path) -> None:
     """The ids in order of their rows, as JSON lists."""
     for side, (ids, _) in _sides(model).items():
-        write_text(
-            folder / f"{side}_ids.json", json.dumps(ids.to_list(), ensure_ascii=False) + "\n"
-        )
+        text = json.dumps(ids.to_list(), ensure_ascii=False)
+        write_text(folder / f"{side}_ids.json", f"{text}\n")
 
 
 def write_onnx(model: Recommender, folder: Path) -> dict[str, Any]:
@@ -207,14 +184,12 @@ def write_onnx(model: Recommender, folder: Path) -> dict[str, Any]:
             f"this format needs {error.name}, which is not installed",
             hint="pip install 'puidrec[onnx]'",
         ) from error
-    path, large = (
-        folder / MODEL,
-        model.user_factors_.nbytes + model.item_factors_.nbytes > MAX_INLINE,
-    )
+    path = folder / MODEL
+    size = model.user_factors_.nbytes + model.item_factors_.nbytes
     onnx.save_model(
         score_graph(model),
         path,
-        save_as_external_data=large,
+        save_as_external_data=size > MAX_INLINE,
         location=WEIGHTS,
         size_threshold=SMALL,
     )
@@ -280,21 +255,16 @@ def _check(model: Recommender, path: Path) -> float:
 
     n_users, n_items = len(model.user_ids_), len(model.item_ids_)
     rng = np.random.default_rng(0)
-    users, items = (
-        rng.integers(0, n_users + 1, CHECKED_PAIRS),
-        rng.integers(0, n_items + 1, CHECKED_PAIRS),
-    )
+    users = rng.integers(0, n_users + 1, CHECKED_PAIRS)
+    items = rng.integers(0, n_items + 1, CHECKED_PAIRS)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     found = session.run(["score"], {"user": users, "item": items})[0]
     known = (users < n_users) & (items < n_items)
-    expected = model.predict(
-        model.user_ids_.decode(users[known]), model.item_ids_.decode(items[known]), scale="unit"
-    )
+    ids = model.user_ids_.decode(users[known]), model.item_ids_.decode(items[known])
+    expected = model.predict(*ids, scale="unit")
     difference = float(np.abs(found[known] - expected).max(initial=0.0))
-    if not (
-        difference <= TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0)))
-        and np.isfinite(found).all()
-    ):
+    most = TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0)))
+    if not (difference <= most and np.isfinite(found).all()):
         raise PuidError(
             f"the ONNX graph differs from predict by {difference:g}; nothing was written"
         )

@@ -282,7 +282,8 @@ def profiles(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     similarities."""
     centred = own.astype(np.float64) - own.mean(0, dtype=np.float64)
     spread = other.astype(np.float64) - other.mean(0, dtype=np.float64)
-    vectors = centred @ np.linalg.qr(spread, mode="r").T  # RᵀR is the other side's covariance
+    root = np.asarray(np.linalg.qr(spread, mode="r"))  # RᵀR is the other side's covariance
+    vectors = centred @ root.T
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     small = length <= 1e-7 * max(float(length.max(initial=0.0)), 1e-300)
     return np.where(small, 0.0, vectors / np.where(small, 1.0, length)).astype(np.float32)

@@ -308,14 +308,13 @@ def export(
     with steps("writing"):
         written = export_model(model, form.value, out, data_sha256=_data_digest(run))
     if common.as_json:
-        print_json({**written.description, "files": written.files})
+        print_json(written)
         return
-    for name, size in written.files.items():
+    for name, size in written["files"].items():
         say(f"{size:>12,} bytes  {out / name}", wrap=False)
-    say(f"score: {written.description['score']}", wrap=False)
-    difference = written.description.get("largest_difference_to_predict")
-    if difference is not None:
-        say(f"largest difference to predict: {difference:.1e}")
+    say(f"score: {written['score']}", wrap=False)
+    if "largest_difference_to_predict" in written:
+        say(f"largest difference to predict: {written['largest_difference_to_predict']:.1e}")
 
 
 def _data_digest(run: Path) -> str | None:

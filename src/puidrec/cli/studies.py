@@ -364,16 +364,14 @@ def demo(
         out.mkdir(parents=True, exist_ok=True)  # before any work is spent
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=len(METHODS) + 2)
-        found = run_demo(
+        facts, audit = run_demo(
             world, seed, lambda step: bar.update(task, advance=1, description=step), device or "cpu"
         )
-    content = {**found.facts, "audit": found.audit.to_dict()}
+    content = {**facts, "audit": audit.to_dict()}
     with atomic_files(out) as stage:  # both or neither: the page must show the figures beside it
         write_json(stage / "demo.json", content)
-        write_text(stage / "report.html", demo_html(found.facts, content["audit"]))
+        write_text(stage / "report.html", demo_html(facts, content["audit"]))
     if common.as_json:
         print_json(content)
     else:
-        print_page(
-            "demo", facts=found.facts, audit=content["audit"], out=out, naive=NAIVE, robust=ROBUST
-        )
+        print_page("demo", facts=facts, audit=content["audit"], out=out, naive=NAIVE, robust=ROBUST)
