@@ -10,19 +10,9 @@ from scipy.stats import rankdata
 from puidrec.data.synthetic import Simulation
 from puidrec.exposure.bounds import bounds
 from puidrec.exposure.evidence import Evidence
-from puidrec.exposure.gamma import PRESETS, GammaRule, resolve_gamma
-from puidrec.exposure.rates import smoothed_rates
+from puidrec.exposure.gamma import PRESETS
 
-RULES: dict[str, GammaRule] = {
-    **{name: rule for name, rule in PRESETS.items() if name != "global"},
-    "recovered, even spread": resolve_gamma("recovered", spread="even"),
-}
-AROUND_CELLS: dict[str, GammaRule] = {
-    "recovered": resolve_gamma("recovered", around="cells"),
-    "recovered (around features)": PRESETS["recovered"],
-    "exposure-gap": resolve_gamma("exposure-gap", around="cells"),
-    "information": PRESETS["information"],
-}
+RULES = {name: rule for name, rule in PRESETS.items() if name != "global"}
 COVERAGE = 0.95
 NOTHING = 1e-6
 
@@ -67,25 +57,13 @@ def judge(log_gamma: np.ndarray, p: np.ndarray, p_true: np.ndarray) -> dict[str,
     }
 
 
-def one(simulation: Simulation, seed: int) -> dict[tuple[str, str], dict[str, float]]:
-    """Every rule in one simulation, around the exact nominal propensity and around fitted cells."""
+def one(simulation: Simulation, seed: int) -> dict[str, dict[str, float]]:
+    """Every rule in one simulation, around the exact nominal propensity."""
     data, truth = simulation.data, simulation.truth
-    sizes = {"n_users": data.n_users, "n_items": data.n_items}
-    evidence = Evidence.from_log(
-        data.logged.user, data.logged.item, users=data.users, items=data.items, **sizes
-    )
-    users, items = np.divmod(np.arange(data.n_pairs), data.n_items)
-    p, p_true = truth.propensity(users, items), truth.true_propensity(users, items)
-    counts = evidence.counts
-    cells = np.clip(smoothed_rates(counts)[0], 1e-6, 1.0)[
-        counts.user_bin[users], counts.item_bin[items]
-    ]
-    results = {
-        ("nominal", name): judge(rule.fit(evidence, rng=seed).log_at(users, items), p, p_true)
+    evidence = Evidence.of_rows(data, data.logged)
+    pairs = np.divmod(np.arange(data.n_pairs), data.n_items)
+    p, p_true = truth.propensity(*pairs), truth.true_propensity(*pairs)
+    return {
+        name: judge(rule.fit(evidence, rng=seed).log_at(*pairs), p, p_true)
         for name, rule in RULES.items()
     }
-    for name, rule in AROUND_CELLS.items():
-        results["cells", name] = judge(
-            rule.fit(evidence, rng=seed).log_at(users, items), cells, p_true
-        )
-    return results

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 import mixture
-from gamma_truth import AROUND_CELLS, RULES, one
+from gamma_truth import RULES, one
 from pages import Ask, version
 from parts import run_parts, summed_costs
 from puidrec.data.synthetic import WORLDS, simulate
@@ -131,12 +131,10 @@ def methods_of(backbone: str) -> list[str]:
 
 
 def rules_of(world: str, seed: int, quick: bool) -> dict[str, dict[str, Any]]:
-    """Figures of every Γ rule, by what the bounds are put around."""
+    """Figures of every Γ rule."""
     size = {"n_users": 150, "n_items": 100} if quick else {}
-    found: dict[str, dict[str, Any]] = {}
-    for (around, name), figures in one(simulate(world, rng=seed, **size), seed).items():
-        found.setdefault(around, {})[name] = finite(figures)
-    return found
+    found = one(simulate(world, rng=seed, **size), seed)
+    return {name: finite(figures) for name, figures in found.items()}
 
 
 def learned_of(world: str, log: int, quick: bool) -> dict[str, float]:
@@ -192,7 +190,7 @@ def measure_truth(ask: Ask) -> dict[str, Any]:
     return {
         "unfinished": unfinished,
         "methods": {name: changes(rows, name) for name in BACKBONES},
-        "rules": {around: rule_figures(rows, around) for around in ("nominal", "cells")},
+        "rules": rule_figures(rows),
         "learned": {
             world: mean_of(
                 [own for kind, name, _, own in rows if (kind, name) == ("learned", world)]
@@ -236,16 +234,16 @@ def changes(rows: Sequence[tuple[Any, ...]], backbone: str) -> dict[str, dict[st
     return found
 
 
-def rule_figures(rows: Sequence[tuple[Any, ...]], around: str) -> dict[str, dict[str, Any]]:
+def rule_figures(rows: Sequence[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
     """By rule and world: mean rank correlation with what is hidden, coverage, and the width of
     bounds that cover 95 %, against those of one tuned Γ."""
-    own = [(name, figures[around]) for kind, name, _, figures in rows if kind == "rules"]
+    own = [(name, figures) for kind, name, _, figures in rows if kind == "rules"]
     return {
         rule: {
             world: mean_of([figures[rule] for name, figures in own if name == world])
             for world in dict.fromkeys(name for name, _ in own)
         }
-        for rule in (RULES if around == "nominal" else AROUND_CELLS)
+        for rule in RULES
     }
 
 
@@ -299,19 +297,13 @@ Models of features alone cannot learn hidden traits as IDs; there hidden confoun
 ## Γ rules
 
 Worlds of 800 users × 500 items, seeds that the rules were not developed on. In a cell: rank correlation of a rule's Γ with
-the true strength of what is hidden, then the share of pairs whose true 1/p lies within its bounds. First around the exact
-nominal p(x), which nobody has, to judge the rule alone:
+the true strength of what is hidden, then the share of pairs whose true 1/p lies within its bounds. Bounds are put around the
+exact nominal p(x), which nobody has, to judge the rule alone:
 
-{nominal}
+{rules}
 
-Around fitted `cells`; there Γ must also cover what coarse bins miss:
-
-{cells}
-
-`recovered` measures exposure that features do not explain, and part of its success is built in: the worlds `proportional`
-and `half-complete` were made from statements of the paper that its form uses (`even spread` uses neither). Hidden causes
-that vary from pair to pair (`pair`) leave no such traces: a small Γ is no proof that nothing is hidden. `random` is the
-control.
+`recovered` measures exposure that features do not explain. Hidden causes that vary from pair to pair (`pair`) leave no such
+traces: a small Γ is no proof that nothing is hidden. `random` is the control.
 
 ## The learned Γ
 
@@ -339,8 +331,7 @@ def truth_text(figures: dict[str, Any], made: str) -> str:
         features=FEATURES[0].upper() + FEATURES[1:],
         with_ids=method_table(figures["methods"][IDS]),
         without_ids=method_table(figures["methods"][FEATURES]),
-        nominal=rule_table(figures["rules"]["nominal"]),
-        cells=rule_table(figures["rules"]["cells"]),
+        rules=rule_table(figures["rules"]),
         rows=LEARNED_ROWS,
         size=" × ".join(map(str, LEARNED_SIZE)),
         logs=figures["logs"],
@@ -377,10 +368,7 @@ def rule_table(found: Mapping[str, Mapping[str, Mapping[str, float | None]]]) ->
 
     return table(
         ("rule", *worlds),
-        [
-            [rule.replace(" ", "&nbsp;"), *(cell(own[w]) for w in worlds)]
-            for rule, own in found.items()
-        ],
+        [[rule, *(cell(own[w]) for w in worlds)] for rule, own in found.items()],
     )
 
 

@@ -19,11 +19,6 @@ class TestRecovered(GammaContract):
         return resolve_gamma("recovered")
 
 
-class TestRecoveredAroundCells(GammaContract):
-    def make(self):
-        return resolve_gamma("recovered", around="cells")
-
-
 class TestConstant(GammaContract):
     def make(self):
         return GammaRule.constant(1.7)

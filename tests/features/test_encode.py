@@ -17,7 +17,6 @@ from puidrec.features.encode import (
     binned_design,
     exposure_design,
     feature_codes,
-    missing_fields,
 )
 
 TABLE = pl.DataFrame(
@@ -143,19 +142,6 @@ def test_binned_design_holds_bins_and_standardised_numbers():
     assert (
         binned_design(frame.select("user_id"), "user_id") is binned_design(None, "user_id") is None
     )
-
-
-def test_missing_fields_are_those_that_some_filled_in():
-    frame = pl.DataFrame(
-        {
-            "id": [1, 2],
-            "a": [None, "x"],
-            "b": ["x", "y"],
-            "c": pl.Series([None, None], dtype=pl.String),
-        }
-    )
-    assert missing_fields(frame, "id").tolist() == [[True], [False]]
-    assert missing_fields(frame.drop("a"), "id") is None
 
 
 def test_feature_codes_split_values_and_drop_what_does_not_vary():

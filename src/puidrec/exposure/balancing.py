@@ -38,6 +38,9 @@ it."""
 STEPS, TOLERANCE = 200, 1e-10
 
 
+Pairs = tuple[np.ndarray, np.ndarray]
+
+
 class Tilt(NamedTuple):
     """w = scale · b · exp(−⟨η, m⟩), for pairs that were balanced and for any others."""
 
@@ -143,6 +146,11 @@ class PairColumns:
         return cls(users, items, pair // n_items, pair % n_items)
 
     @property
+    def sides(self) -> tuple[sparse.csr_array, sparse.csr_array]:
+        """Columns of users, and of items."""
+        return self.users, self.items
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Users and items."""
         return self.users.shape[0], self.items.shape[0]
@@ -152,7 +160,7 @@ class PairColumns:
         """All pairs."""
         return self.shape[0] * self.shape[1]
 
-    def some_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+    def some_pairs(self) -> Pairs:
         """All pairs of a small population, random ones of a large one."""
         pair = np.arange(min(self.n_pairs, MEAN_PAIRS))
         if self.n_pairs > MEAN_PAIRS:
@@ -181,133 +189,96 @@ class Balanced(FittedPropensity):
 
     The propensity of IPS-V2 and DR-V2 ("Propensity matters: towards measuring and enhancing
     balancing for recommendation", ICML 2023). Since 1/(1 − p) = 1 + exp(c + βᵀx) splits into users
-    and items, the balance is exact
-    over all pairs. Assumed: the functions to balance are the columns of x, centred, so that the
-    number of seen pairs is left to the likelihood. Without strength it is logistic regression on x.
+    and items, the balance is exact over all pairs. Assumed: the functions to balance are the
+    columns of x, centred, so that the number of seen pairs is left to the likelihood. Without
+    strength it is logistic regression on x.
     """
 
     name = "balanced"
 
     def _fit(self, data: Exposure) -> None:
-        problem = BalanceProblem(PairColumns.of(data, self.name), 0.0)
-        start = np.append(logit(data.rate), np.zeros(sum(problem.widths)))
+        problem = BalanceProblem(PairColumns.of(data, self.name))
+        point = np.append(logit(data.rate), np.zeros(sum(problem.widths)))
         # likelihood first: far from it, 1/p is too steep to walk down
         for problem.strength in (0.0, STRENGTH):
-            found = minimize(
+            point = minimize(
                 problem.value,
-                start,
+                point,
                 jac=True,
                 method="L-BFGS-B",
                 options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-7},
-            )
-            start = found.x
-        self.score_ = problem.scores(start)
-        self.imbalance_ = float(np.abs(np.concatenate(problem.moments(start))).max(initial=0.0))
+            ).x
+        self.constant_, self.user_, self.item_ = found = problem.scores(point)
+        self.imbalance_ = float(np.abs(np.concatenate(problem.moments(*found)[0])).max(initial=0.0))
 
     def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
-        constant, user, item = self.score_
-        return expit(constant + user[users] + item[items])
+        return expit(self.constant_ + self.user_[users] + self.item_[items])
 
     def _details(self) -> dict[str, Any]:
-        return {
-            "strength": STRENGTH,
-            "ridge": RIDGE,
-            "largest_imbalance": self.imbalance_,
-        }
+        return {"strength": STRENGTH, "ridge": RIDGE, "largest_imbalance": self.imbalance_}
 
 
 class BalanceProblem:
     """The objective of `Balanced` and its gradient, in the parameters (c, β of users, β of
     items)."""
 
-    def __init__(self, columns: PairColumns, strength: float) -> None:
-        self.columns, self.strength = columns, strength
+    strength = 0.0
+
+    def __init__(self, columns: PairColumns) -> None:
+        self.columns, self.n_pairs, self.shape = columns.sides, columns.n_pairs, columns.shape
         self.widths = columns.users.shape[1], columns.items.shape[1]
-        self.n_pairs = columns.n_pairs
-        self.means = [np.asarray(x.mean(0)).ravel() for x in (columns.users, columns.items)]
-        self.pairs = columns.some_pairs()
-        self.degrees = [
-            np.bincount(code, minlength=n).astype(np.float64)
-            for code, n in zip((columns.user, columns.item), columns.shape, strict=True)
-        ]
+        self.means = [np.asarray(x.mean(0)).ravel() for x in self.columns]
+        self.log, self.pairs = (columns.user, columns.item), columns.some_pairs()
+        self.degrees = self._by_side(self.log, np.ones(columns.user.size))
+
+    def _by_side(self, codes: Pairs, values: np.ndarray) -> list[np.ndarray]:
+        """Sums of values of pairs by user, and by item."""
+        return [np.bincount(code, values, n) for code, n in zip(codes, self.shape, strict=True)]
 
     def scores(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """c, βᵀx_u and βᵀx_i."""
-        beta_u, beta_i = np.split(point[1:], [self.widths[0]])
-        return float(point[0]), self.columns.users @ beta_u, self.columns.items @ beta_i
-
-    def moments(self, point: np.ndarray) -> list[np.ndarray]:
-        """mean_D (o/p − (1 − o)/(1 − p)) (x − x̄), of users' and of items' columns."""
-        return self._moments(*self.scores(point))[0]
+        constant, *slopes = np.split(point, np.cumsum([1, self.widths[0]]))
+        user, item = (x @ beta for x, beta in zip(self.columns, slopes, strict=True))
+        return float(constant[0]), user, item
 
     def value(self, point: np.ndarray) -> tuple[float, np.ndarray]:
-        """The objective and its gradient."""
+        """Cross-entropy, balance and ridge, and their gradient."""
         constant, user, item = self.scores(point)
-        beta = point[1:]
-        at_u, at_i = self.pairs
-        eta = constant + user[at_u] + item[at_i]
-        seen = self.columns.user.size * constant + self.degrees[0] @ user + self.degrees[1] @ item
-        loss = (
-            np.mean(np.logaddexp(0.0, eta))
-            - seen / self.n_pairs
-            + 0.5 * RIDGE * (beta @ beta) / self.n_pairs
-        )
-        chance = expit(eta) / eta.size
-        slopes = [
-            np.bincount(code, weights=chance, minlength=n) - degree / self.n_pairs
-            for code, n, degree in zip(self.pairs, self.columns.shape, self.degrees, strict=True)
-        ]
-        slope_c = float(slopes[0].sum())
+        eta = constant + user[self.pairs[0]] + item[self.pairs[1]]
+        seen = self.degrees[0] @ (constant + user) + self.degrees[1] @ item
+        ridge = RIDGE / self.n_pairs * np.append(0.0, point[1:])
+        loss = np.mean(np.logaddexp(0.0, eta)) - seen / self.n_pairs + 0.5 * float(ridge @ point)
+        expected = self._by_side(self.pairs, expit(eta) / eta.size)
+        slopes = [e - d / self.n_pairs for e, d in zip(expected, self.degrees, strict=True)]
         if self.strength:
-            moments, pull = self._moments(constant, user, item)
+            moments, steep, odds = self.moments(constant, user, item)
             loss += self.strength * sum(float(m @ m) for m in moments)
-            own = pull([2.0 * self.strength * m for m in moments])
-            slopes = [a + b for a, b in zip(slopes, own, strict=True)]
-            slope_c += float(own[0].sum())
-        parts = [self.columns.users.T @ slopes[0], self.columns.items.T @ slopes[1]]
-        return float(loss), np.concatenate([[slope_c], *parts]) + RIDGE / self.n_pairs * np.append(
-            0.0, beta
-        )
-
-    def _moments(
-        self, constant: float, user: np.ndarray, item: np.ndarray
-    ) -> tuple[list[np.ndarray], Any]:
-        """The moments, and their derivative along weights of them: per user and per item."""
-        columns, (n_users, n_items) = self.columns, self.columns.shape
-        eta = np.clip(constant + user[columns.user] + item[columns.item], -STEEPEST, STEEPEST)
-        up, down = np.exp(eta), np.exp(-eta)
-        exp_u, exp_i = (np.exp(np.clip(x, -STEEPEST, STEEPEST)) for x in (constant + user, item))
-        logged = (
-            2.0 + up + down
-        )  # o/p, and (1 − o)/(1 − p) taken off where it was counted for all pairs
-        sums = [
-            np.bincount(columns.user, weights=logged, minlength=n_users)
-            - n_items
-            - exp_u * exp_i.sum(),
-            np.bincount(columns.item, weights=logged, minlength=n_items)
-            - n_users
-            - exp_i * exp_u.sum(),
-        ]
-        sides = (columns.users, columns.items)
-        moments = [
-            (x.T @ total - mean * total.sum()) / self.n_pairs
-            for x, mean, total in zip(sides, self.means, sums, strict=True)
-        ]
-
-        def pull(weights: list[np.ndarray]) -> list[np.ndarray]:
-            q_u, q_i = (
-                (x @ w - mean @ w) / self.n_pairs
-                for x, mean, w in zip(sides, self.means, weights, strict=True)
-            )
-            change = (q_u[columns.user] + q_i[columns.item]) * (up - down)
-            return [
-                np.bincount(columns.user, weights=change, minlength=n_users)
-                - exp_u * (q_u * exp_i.sum() + q_i @ exp_i),
-                np.bincount(columns.item, weights=change, minlength=n_items)
-                - exp_i * (q_i * exp_u.sum() + q_u @ exp_u),
+            weight = [
+                2.0 * self.strength / self.n_pairs * (x @ m - mean @ m)
+                for x, m, mean in zip(self.columns, moments, self.means, strict=True)
             ]
+            change = (weight[0][self.log[0]] + weight[1][self.log[1]]) * steep
+            for k, moved in enumerate(self._by_side(self.log, change)):
+                other = weight[k] * odds[1 - k].sum() + weight[1 - k] @ odds[1 - k]
+                slopes[k] += moved - odds[k] * other
+        parts = [x.T @ slope for x, slope in zip(self.columns, slopes, strict=True)]
+        return float(loss), np.concatenate([[slopes[0].sum()], *parts]) + ridge
 
-        return moments, pull
+    def moments(
+        self, constant: float, user: np.ndarray, item: np.ndarray
+    ) -> tuple[list[np.ndarray], np.ndarray, Pairs]:
+        """mean_D (o/p − (1 − o)/(1 − p)) (x − x̄) of users' and of items' columns; the slope of
+        o/p + o/(1 − p) of the log, and the odds by which 1/(1 − p) splits."""
+        eta = np.clip(constant + user[self.log[0]] + item[self.log[1]], -STEEPEST, STEEPEST)
+        up, down = np.exp(eta), np.exp(-eta)
+        odds = tuple(np.exp(np.clip(x, -STEEPEST, STEEPEST)) for x in (constant + user, item))
+        # o/p, and (1 − o)/(1 − p) taken off where it was counted for all pairs
+        sums = self._by_side(self.log, 2.0 + up + down)
+        found = []
+        for k, logged in enumerate(sums):
+            total = logged - self.shape[1 - k] - odds[k] * odds[1 - k].sum()
+            found.append((self.columns[k].T @ total - self.means[k] * total.sum()) / self.n_pairs)
+        return found, up - down, (odds[0], odds[1])
 
 
 class Kernel(FittedPropensity):

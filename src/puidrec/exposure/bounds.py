@@ -148,9 +148,12 @@ class Gamma(ABC):
         }
         return pl.DataFrame(table).filter((pl.col("n_users") > 0) & (pl.col("n_items") > 0))
 
-    @abstractmethod
     def cell_mean_log(self) -> np.ndarray:
-        """Mean log Γ per (user bin, item bin)."""
+        """Mean log Γ per (user bin, item bin): by the means of users and items where Γ is no
+        table."""
+        user, item = self.user_mean_log(), self.item_mean_log()
+        sums = np.add.outer(bin_mean(user, self.user_bin), bin_mean(item, self.item_bin))
+        return np.maximum(sums - user.mean(), 0.0)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from puidrec.exposure.additive import TwoWayEffects, fit_two_way
 from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.entropy import Estimator, Gains, bernoulli_kl, information_gains
 from puidrec.features.bins import SideBins, bin_side, cross
-from puidrec.features.encode import binned_design, missing_fields
+from puidrec.features.encode import binned_design
 from puidrec.rng import Rng, generator
 
 SideName = Literal["user", "item"]
@@ -113,18 +113,7 @@ class Evidence:
     def designs(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Features of users and of items, one by one, at a finer resolution than the composite
         bins."""
-        user, item = (binned_design(*side) for side in self._sides)
-        return user, item
-
-    @cached_property
-    def missing(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Which users, and which items, left which fields empty."""
-        user, item = (missing_fields(*side) for side in self._sides)
-        return user, item
-
-    @property
-    def _sides(self) -> tuple[tuple[pl.DataFrame | None, str], tuple[pl.DataFrame | None, str]]:
-        return (self.users, "user_id"), (self.items, "item_id")
+        return binned_design(self.users, "user_id"), binned_design(self.items, "item_id")
 
 
 @dataclass(frozen=True)

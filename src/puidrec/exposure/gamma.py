@@ -3,28 +3,29 @@
 The printed equation (`eq:gamma_ui`) has averages where it says "personalised", is mostly below 1,
 and grows where the abstract says it should shrink. So every choice is a field, and the printed
 equation is the preset `paper`.
+
+Other rules read Γ from *exposure residuals*: how much more or less users and items were exposed
+than their features say. A hidden trait that drives exposure makes its owner seen more, or less,
+than features predict; the `two-way` effects measure that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
+from scipy.special import chndtrix
 
+from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
+from puidrec.exposure.additive import MIN_VARIANCE, effect_variance
 from puidrec.exposure.base import ExposureCounts
-from puidrec.exposure.bounds import Gamma, TableGamma
+from puidrec.exposure.bounds import Gamma, TableGamma, require_pairs
 from puidrec.exposure.entropy import Estimator, Gains, bernoulli_entropy
 from puidrec.exposure.evidence import Evidence, SideName
-from puidrec.exposure.residuals import (
-    Around,
-    PosteriorGamma,
-    Spread,
-    exposure_residuals,
-    pair_shift,
-)
 from puidrec.plugins import Registry
 from puidrec.rng import Rng, generator
 
@@ -44,13 +45,16 @@ Scope = Literal["local", "global"]
 Direction = Literal["proportional", "residual"]
 Link = Literal["exp", "clip", "info"]
 RANDOM_CLASSES = 64
+VARIANCE_ROUNDS = 4
+CURVE_STEPS = 1024
+"""Resolution of the tabulated quantile."""
+PARTNERS = 64
+"""Partners over which the mean Γ of an entity is taken where it has no closed form."""
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "scope": get_args(Scope),
     "entropy": get_args(Estimator),
     "direction": get_args(Direction),
     "link": get_args(Link),
-    "around": get_args(Around),
-    "spread": get_args(Spread),
 }
 
 
@@ -79,12 +83,6 @@ class GammaRule:
     """Γ of `constant`; geometric mean of `random`."""
     level: float = 0.95
     """`recovered`: probability that the bounds contain the hidden shift of a pair's log-odds."""
-    around: Around = "features"
-    """Exposure residuals (`exposure-gap`, `recovered`): the nominal propensity that the bounds will
-    be put around."""
-    spread: Spread = "fitted"
-    """Exposure residuals: their variance fitted to information gain and completeness, or one for
-    all (`even`)."""
     cap: float = 20.0
     """Γ is at most this."""
     n_permutations: int = 100
@@ -194,11 +192,6 @@ def _weight(
     return target / mean, score
 
 
-def _auto(evidence: Evidence, side: SideName, mean: float) -> float:
-    """The weight that makes a part of this mean as large as the shift of hiding a feature."""
-    return evidence.calibration.shift(side) / mean if mean > 0.0 else 0.0
-
-
 def information(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     """`eq:gamma_ui`, composed: scores of scope and direction, weights α and β, and a link that
     keeps Γ >= 1."""
@@ -223,6 +216,63 @@ def information(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     )
 
 
+@dataclass(frozen=True)
+class Residual:
+    """Posterior of one side's hidden log-odds shift."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+    prior: float
+    """Variance of traits: how much could be hidden at all."""
+
+
+def fitted_level(
+    level: np.ndarray, noise: np.ndarray, design: np.ndarray | None, bins: np.ndarray
+) -> np.ndarray:
+    """E[level | features]: weighted ridge regression on the design, or the mean of the bin without
+    one."""
+    weight = 1.0 / (effect_variance(level - level.mean(), noise) + noise)
+    if design is None:
+        total = np.bincount(bins, weight * level)
+        return (total / np.maximum(np.bincount(bins, weight), 1e-300))[bins]
+    centred = design - np.average(design, axis=0, weights=weight)
+    gram = (centred * weight[:, None]).T @ centred
+    # one average entity per column
+    penalty = weight.mean() * np.maximum(centred.var(axis=0), 1e-12)
+    slope = np.linalg.solve(gram + np.diag(penalty), (centred * weight[:, None]).T @ level)
+    return np.average(level, weights=weight) + centred @ slope
+
+
+def shrunk_residual(gap: np.ndarray, noise: np.ndarray) -> Residual:
+    """Traits seen through noise, gap ~ N(trait, noise): their variance by moments, each square
+    weighted by the inverse of its own variance."""
+    prior = effect_variance(gap, noise)
+    for _ in range(VARIANCE_ROUNDS):
+        weight = 1.0 / np.square(prior + noise)
+        prior = max(float(np.average(gap**2 - noise, weights=weight)), MIN_VARIANCE)
+    share = prior / (prior + noise)
+    return Residual(gap * share, noise * share, prior)
+
+
+def exposure_residuals(evidence: Evidence) -> tuple[Residual, Residual]:
+    """What users and items show beyond their features: s_u − E[s|x_u] and t_i − E[t|x_i],
+    shrunk."""
+    counts, effects = evidence.counts, evidence.two_way
+    row = effects.cell_logit @ (counts.items_in_bin / counts.n_items)
+    column = (counts.users_in_bin / counts.n_users) @ effects.cell_logit
+    sides = (
+        (effects.user_effect, effects.user_variance, effects.ridge.user, row, counts.user_bin),
+        (effects.item_effect, effects.item_variance, effects.ridge.item, column, counts.item_bin),
+    )
+    found = []
+    for (effect, variance, ridge, table, bins), design in zip(sides, evidence.designs, strict=True):
+        # undo the common shrinkage: from posterior and prior precision to estimate and noise
+        kept = np.maximum(1.0 - ridge * variance, 1e-6)
+        level, noise = effect / kept + table[bins], variance / kept
+        found.append(shrunk_residual(level - fitted_level(level, noise, design, bins), noise))
+    return found[0], found[1]
+
+
 def exposure_gap(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     """log Γ_ui = α |s_u - E[s|x_u]| + β |t_i - E[t|x_i]|: exposed more, or less, than features say;
     separable.
@@ -230,30 +280,99 @@ def exposure_gap(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     `auto`: the mean of a side's part is the shift of hiding a typical feature of that side.
     """
     del rng
-    user, item = (
-        np.abs(residual.mean) for residual in exposure_residuals(evidence, rule.around, rule.spread)
-    )
-    alpha = _auto(evidence, "user", float(user.mean())) if rule.alpha == "auto" else rule.alpha
-    beta = _auto(evidence, "item", float(item.mean())) if rule.beta == "auto" else rule.beta
-    counts = evidence.counts
+    counts, parts = evidence.counts, []
+    sides: tuple[SideName, ...] = ("user", "item")
+    for side, residual, choice in zip(
+        sides, exposure_residuals(evidence), (rule.alpha, rule.beta), strict=True
+    ):
+        size = np.abs(residual.mean)
+        typical = evidence.calibration.shift(side) if choice == "auto" else 0.0
+        weight = typical / max(float(size.mean()), 1e-300) if choice == "auto" else choice
+        parts.append(float(weight) * size)
     none = np.zeros(counts.cells.shape)
-    return TableGamma.make(
-        (counts.user_bin, counts.item_bin), none, (alpha * user, beta * item), cap=rule.cap
-    )
+    bins = (counts.user_bin, counts.item_bin)
+    return TableGamma.make(bins, none, (parts[0], parts[1]), cap=rule.cap)
+
+
+@dataclass(frozen=True)
+class PosteriorGamma(Gamma):
+    """log Γ_ui: the `level` quantile of |shift| where shift ~ N(user + item means, sum of their
+    variances)."""
+
+    user: Residual
+    item: Residual
+    level: float
+
+    def log_at(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Log Γ from the posterior of the pair's shift."""
+        require_pairs(users, items)
+        return self._log(
+            self.user.mean[users] + self.item.mean[items],
+            self.user.variance[users] + self.item.variance[items],
+        )
+
+    def _log(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        return np.minimum(folded_quantile(mean, np.sqrt(variance), self.level), np.log(self.cap))
+
+    def user_mean_log(self) -> np.ndarray:
+        """Over items spread evenly over their means; exact where there are few."""
+        return self._mean(self.user, self.item)
+
+    def item_mean_log(self) -> np.ndarray:
+        """Over users spread evenly over their means; exact where there are few."""
+        return self._mean(self.item, self.user)
+
+    def _mean(self, own: Residual, other: Residual) -> np.ndarray:
+        n, order = other.mean.size, np.argsort(other.mean, kind="stable")
+        some = order[((np.arange(min(PARTNERS, n)) + 0.5) * n / min(PARTNERS, n)).astype(np.int64)]
+        parts = []
+        for rows in row_slices(own.mean.size):
+            mean = np.add.outer(own.mean[rows], other.mean[some])
+            variance = np.add.outer(own.variance[rows], other.variance[some])
+            parts.append(self._log(mean, variance).mean(axis=1))
+        return np.concatenate(parts)
+
+    @property
+    def max(self) -> float:
+        """An upper limit: the extreme means and the largest variances together, or the cap."""
+        sides = self.user, self.item
+        ends = [sum(float((sign * side.mean).max()) for side in sides) for sign in (1.0, -1.0)]
+        deviation = np.array(np.sqrt(sum(float(side.variance.max()) for side in sides)))
+        top = folded_quantile(np.array(max(ends)), deviation, self.level)
+        return min(self.cap, float(np.exp(top + deviation / CURVE_STEPS)))  # as finely as tabulated
+
+
+def folded_quantile(mean: np.ndarray, deviation: np.ndarray, level: float) -> np.ndarray:
+    """The smallest g with P(|X| <= g) >= level for X ~ N(mean, deviation²); |mean| where deviation
+    is 0."""
+    curve, size = _quantile_curve(level), np.abs(mean)
+    safe = np.maximum(deviation, 1e-9)
+    nearest = np.minimum(size / safe * CURVE_STEPS, curve.size - 1).astype(np.int32)
+    return size + safe * curve[nearest]
+
+
+@lru_cache
+def _quantile_curve(level: float) -> np.ndarray:
+    """g - |mean| for deviation 1 and |mean| in 0..4, from X² ~ χ² with one degree of freedom and
+    non-centrality mean²; beyond 4 the far tail no longer matters."""
+    ratio = (np.arange(4 * CURVE_STEPS) + 0.5) / CURVE_STEPS
+    return np.sqrt(chndtrix(level, 1.0, ratio**2)) - ratio
 
 
 def recovered(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:
     """The Γ whose bounds contain a pair's hidden shift with probability `level`, given the
     residuals of user and item.
 
-    Residuals keep their sign: a user seen too often and an item seen too rarely cancel. A hidden
-    cause that varies from pair to pair leaves no residual, so it is not covered.
+    Residuals keep their sign: a user seen too often and an item seen too rarely cancel. p averages
+    over traits, and a trait of variance v lifts that average: an entity without any sits about v/2
+    below p. A hidden cause that varies from pair to pair leaves no residual, so it is not covered.
     """
     del rng
-    counts = evidence.counts
-    cell, user, item = pair_shift(evidence, rule.around, rule.spread)
-    bins = (counts.user_bin, counts.item_bin)
-    return PosteriorGamma(*bins, rule.cap, 0.0, cell, user, item, rule.level)
+    user, item = (
+        replace(side, mean=side.mean - 0.5 * side.prior) for side in exposure_residuals(evidence)
+    )
+    bins = (evidence.counts.user_bin, evidence.counts.item_bin)
+    return PosteriorGamma(*bins, rule.cap, 0.0, user, item, rule.level)
 
 
 def constant(rule: GammaRule, evidence: Evidence, rng: Rng) -> Gamma:

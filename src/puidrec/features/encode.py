@@ -214,16 +214,6 @@ def binned_design(frame: pl.DataFrame | None, id_column: str) -> np.ndarray | No
     return np.stack(parts, axis=1) if parts else None
 
 
-def missing_fields(frame: pl.DataFrame | None, id_column: str) -> np.ndarray | None:
-    """Which entities left which fields empty, [entities, fields]; only fields that some filled in,
-    None without any."""
-    columns = feature_columns(frame, id_column)
-    partly = [
-        column.is_null().to_numpy() for column in columns if 0 < column.null_count() < column.len()
-    ]
-    return np.stack(partly, axis=1) if partly else None
-
-
 def feature_codes(frame: pl.DataFrame | None, id_column: str) -> tuple[tuple[str, ...], np.ndarray]:
     """Names of single features and their bins, [features, entities]; features that do not vary are
     left out.

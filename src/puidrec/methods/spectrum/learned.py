@@ -22,7 +22,7 @@ from scipy.special import ndtri
 
 from puidrec.data.dataset import IdMap
 from puidrec.errors import InputError
-from puidrec.exposure.bounds import Gamma, bin_mean, require_pairs
+from puidrec.exposure.bounds import Gamma, require_pairs
 from puidrec.exposure.gamma import GammaRule
 from puidrec.methods.spectrum.uncertainty import (
     PREFIX,
@@ -82,14 +82,6 @@ class PairGamma(Gamma):
     def max(self) -> float:
         """The largest of the pairs that means are taken over."""
         return float(np.exp(self._means[2]))
-
-    def cell_mean_log(self) -> np.ndarray:
-        """By the means of users and items."""
-        users, items, _ = self._means
-        mean = (
-            bin_mean(users, self.user_bin)[:, None] + bin_mean(items, self.item_bin) - users.mean()
-        )
-        return np.asarray(np.maximum(mean, 0.0))
 
     @cached_property
     def _means(self) -> tuple[np.ndarray, np.ndarray, float]:
