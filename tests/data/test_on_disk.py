@@ -300,9 +300,9 @@ def test_a_log_on_disk_wants_pairs_that_occur_once(tmp_path: Path, refusal) -> N
 
 def test_a_skeleton_holds_every_id_and_no_pair_twice() -> None:
     for n_users, n_items in ((7, 3), (3, 7), (4, 4), (6, 4)):
-        log = log_of(n_users, n_items).with_columns(pl.lit(1).alias("len"))
-        users, items = (log.group_by(key).agg(pl.len()).sort(key) for key in ("user_id", "item_id"))
-        skeleton = on_disk.LogSummary(users, items, 1.0, 5.0).skeleton()
+        log = log_of(n_users, n_items)
+        ids = (log[key].unique().sort() for key in ("user_id", "item_id"))
+        skeleton = on_disk.skeleton(*ids, (1.0, 5.0))
         assert set(skeleton["user_id"]) == set(log["user_id"])
         assert set(skeleton["item_id"]) == set(log["item_id"])
         assert not skeleton.select("user_id", "item_id").is_duplicated().any()

@@ -15,7 +15,6 @@ from puidrec.data.schema import (
     Origin,
     RatingScale,
     check_choice,
-    check_ids,
     clean_interactions,
     clean_side,
     require_columns,
@@ -70,7 +69,7 @@ def test_good_rows_come_out_with_known_types() -> None:
             {"timestamp": ["2020-01-01", "then", "2020-01-02"]},
             ("row 2", "column 'timestamp'", "'then'"),
         ),
-        ({"timestamp": [dt.timedelta(1)] * 3}, ("column 'timestamp'", "not a time", "Duration")),
+        ({"timestamp": [dt.timedelta(1)] * 3}, ("column 'timestamp'", "not a time")),
     ],
 )
 def test_bad_cells_are_named_by_row_and_column(
@@ -81,7 +80,7 @@ def test_bad_cells_are_named_by_row_and_column(
 
 def test_a_rating_that_overflows_storage_is_refused(refusal) -> None:
     table = pl.DataFrame({**GOOD, "rating": [1.0, 1e300, 2.0]})
-    refusal(lambda: clean_interactions(table, None, HERE), "row 2", "rating too large", "1e+300")
+    refusal(lambda: clean_interactions(table, None, HERE), "row 2", "out of range", "1e+300")
 
 
 @pytest.mark.parametrize(
@@ -256,14 +255,6 @@ def test_missing_columns_and_rows_are_named(refusal) -> None:
         "found 'uid'",
     )
     refusal(lambda: require_rows(frame, ORIGIN), "here.csv", "empty", "0 rows")
-
-
-def test_an_id_written_as_a_whole_and_as_a_broken_number_is_refused(refusal) -> None:
-    ids = pl.Series("user_id", ["2.0", "1", "x", "1.0", "1.5"])
-    refusal(lambda: check_ids(ids, Origin("log")), "log", "row 4", "user_id", "'1.0'", "two ways")
-    refusal(lambda: check_ids(pl.Series("user_id", ["1.0", "1.00"]), Origin("log")), "two ways")
-    for fine in (["1.0", "2.0"], ["1", "01", "1.5"], ["1", "2.0"], ["v1", "v1.0"]):
-        assert check_ids(pl.Series("user_id", fine), Origin("log")).to_list() == fine
 
 
 def test_what_speaks_arrow_is_a_table_and_a_column_is_none(refusal) -> None:

@@ -21,7 +21,6 @@ from puidrec.data.tables import (
     UnknownIds,
     check_overlap,
     check_tables,
-    coded_pairs,
     matrix_frame,
     pair_matrix,
     pairs_among,
@@ -237,24 +236,25 @@ class Dataset:
         """
         check_choice("duplicates", duplicates, get_args(Duplicates))
         given = {"logged": logged, "uniform": uniform, "users": users, "items": items}
-        tables = check_tables(
-            given, origins or {}, scale=scale, liked_from=liked_from, unknown_ids=unknown_ids
+        origin = {key: Origin((origins or {}).get(key, key)) for key in given}
+        rated, sides, ids, limits = check_tables(
+            given, origin, scale=scale, liked_from=liked_from, unknown_ids=unknown_ids
         )
-        maps = {side: IdMap(ids) for side, ids in tables.ids.items()}
+        maps = IdMap(ids["users"]), IdMap(ids["items"])
         parts = {
-            key: _coded(frame, maps, tables.scale, duplicates, tables.origins[key])
-            for key, frame in tables.rated.items()
+            key: Interactions(coded_pairs(frame, *maps, duplicates, origin[key]), *maps, limits)
+            for key, frame in rated.items()
         }
-        _require_signal(parts["logged"], tables.origins["logged"])
+        _require_signal(parts["logged"], origin["logged"])
         data = cls(
             name=name,
             logged=parts["logged"],
             uniform=parts.get("uniform"),
-            user_ids=maps["users"],
-            item_ids=maps["items"],
-            users=tables.sides.get("users"),
-            items=tables.sides.get("items"),
-            scale=tables.scale,
+            user_ids=maps[0],
+            item_ids=maps[1],
+            users=sides.get("users"),
+            items=sides.get("items"),
+            scale=limits,
             notes=dict(notes or {}),
         )
         if data.positives_only:
@@ -442,17 +442,40 @@ def _content(column: pl.Series) -> bytes:
     return "\x1f".join(column.fill_null("\x00").to_list()).encode()
 
 
-def _coded(
-    frame: pl.DataFrame,
-    maps: Mapping[str, IdMap],
-    scale: RatingScale,
-    duplicates: Duplicates,
-    origin: Origin,
-) -> Interactions:
-    """The rows of a checked table under the codes of their users and items."""
-    users, items = maps["users"], maps["items"]
+def coded_pairs(
+    frame: pl.DataFrame, users: IdMap, items: IdMap, duplicates: Duplicates, origin: Origin
+) -> pl.DataFrame:
+    """The rows of a checked table under the codes of their users and items, sorted by them, with
+    one row of pairs that were rated twice."""
     user, item = users.encode(frame["user_id"]), items.encode(frame["item_id"])
-    return Interactions(coded_pairs(frame, user, item, duplicates, origin), users, items, scale)
+    key = user.astype(np.int64) * (int(item.max()) + 1) + item
+    order = np.argsort(key, kind="stable")
+    repeated = np.flatnonzero(key[order][1:] == key[order][:-1]) + 1
+    coded = pl.DataFrame({"user": user[order], "item": item[order]}).hstack(
+        frame.drop("user_id", "item_id")[order]
+    )
+    if not repeated.size:
+        return coded
+    if duplicates == "error":
+        row = int(order[repeated].min())
+        raise origin.error(
+            f"pair rated twice ({repeated.size:,} repeated rows)",
+            row=row + 1,
+            column="user_id, item_id",
+            found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
+            expected="one row per user and item",
+            hint="Choose duplicates='first', 'last', 'mean' or 'max' (--set data.duplicates=mean).",
+        )
+    # first and last in time; rows without one, and of one time, as in the file
+    if "timestamp" in coded.columns:
+        coded = coded.sort(
+            "user", "item", "timestamp", nulls_last=duplicates != "last", maintain_order=True
+        )
+    by, rating = coded.group_by("user", "item", maintain_order=True), pl.col("rating")
+    if duplicates in ("mean", "max"):
+        one = rating.mean() if duplicates == "mean" else rating.max()
+        return by.agg(one, pl.exclude("user", "item", "rating").first()).select(coded.columns)
+    return by.first() if duplicates == "first" else by.last()
 
 
 def _require_signal(logged: Interactions, origin: Origin) -> None:

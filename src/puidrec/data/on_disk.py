@@ -15,9 +15,8 @@ import hashlib
 import json
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -173,32 +172,6 @@ class StoredInteractions(Interactions):
 
 
 @dataclass(frozen=True)
-class LogSummary:
-    """What one pass over a log collects: ids with their numbers of rows, and the range of
-    ratings."""
-
-    users: pl.DataFrame
-    items: pl.DataFrame
-    low: float
-    high: float
-
-    def skeleton(self) -> pl.DataFrame:
-        """The smallest log with every id and both ends of the ratings; no pair occurs twice."""
-        k = np.arange(max(self.users.height, self.items.height, 2))
-        users, items = (
-            table[name] for table, name in ((self.users, "user_id"), (self.items, "item_id"))
-        )
-        ratings = np.where(k % 2, self.high, self.low)
-        return pl.DataFrame(
-            [
-                users.gather(k % users.len()),
-                items.gather(k % items.len()),
-                pl.Series("rating", ratings),
-            ]
-        )
-
-
-@dataclass(frozen=True)
 class ParquetLog:
     """Parquet files as checked batches of `user_id, item_id, rating`."""
 
@@ -206,24 +179,13 @@ class ParquetLog:
     scale: RatingScale | None
     names: Mapping[str, str]
 
-    @cached_property
+    @property
     def files(self) -> list[Path]:
         """The files, in order."""
         found = sorted(self.path.glob("*.parquet")) if self.path.is_dir() else [self.path]
         if not found or not all(file.is_file() for file in found):
             hint = "Check the path; a log on disk is read as Parquet."
             raise InputError("no Parquet file", file=self.path, hint=hint)
-        return found
-
-    def state(self) -> list[list[Any]]:
-        """What identifies this log: the names and the content of its files. Times do not: they can
-        be set."""
-        found = []
-        for file in self.files:
-            with file.open("rb") as stream:
-                found.append(
-                    [str(file.resolve()), hashlib.file_digest(stream, "sha256").hexdigest()]
-                )
         return found
 
     def batches(self) -> Iterator[pl.DataFrame]:
@@ -242,35 +204,31 @@ class ParquetLog:
                         yield clean_interactions(frame, self.scale, Origin(file, seen))
                     seen += frame.height
             except (*POLARS_ERRORS, OSError) as error:
-                problem = f"damaged Parquet file ({short_reason(error)})"
-                raise origin.error(problem, hint="Write or download it again.") from error
+                raise origin.error(f"damaged Parquet file ({short_reason(error)})") from error
 
-    def summary(self) -> LogSummary:
-        """One pass: which ids there are, how often, and how ratings range."""
+    def summary(self) -> tuple[pl.DataFrame, pl.DataFrame, tuple[float, float]]:
+        """One pass: users and items with their numbers of rows, by id, and the range of ratings."""
         counts: dict[str, pl.DataFrame] = {}
-        low, high = np.inf, -np.inf
+        ratings: list[float] = []
         for batch in self.batches():
             for name in ("user_id", "item_id"):
                 own = batch.group_by(name).len()
-                if name in counts and counts[name][name].dtype != own[name].dtype:
-                    raise InputError(
-                        "ids of two types",
-                        file=self.path,
-                        column=name,
-                        expected="one type in all files",
-                    )
-                counts[name] = (
-                    pl.concat([counts[name], own]).group_by(name).sum() if name in counts else own
-                )
-            low, high = (
-                min(low, float(batch["rating"].min())),  # type: ignore[arg-type]
-                max(high, float(batch["rating"].max())),  # type: ignore[arg-type]
-            )
+                seen = counts.get(name, own.clear())
+                if seen[name].dtype != own[name].dtype:
+                    raise InputError("ids of two types", file=self.path, column=name)
+                counts[name] = pl.concat([seen, own]).group_by(name).sum()
+            ratings += [float(f) for f in (batch["rating"].min(), batch["rating"].max())]  # type: ignore[arg-type]
         if not counts:
             raise InputError("the table is empty", file=self.path, expected="at least one row")
-        return LogSummary(
-            counts["user_id"].sort("user_id"), counts["item_id"].sort("item_id"), low, high
-        )
+        users, items = (counts[name].sort(name) for name in ("user_id", "item_id"))
+        return users, items, (min(ratings), max(ratings))
+
+
+def skeleton(users: pl.Series, items: pl.Series, ratings: tuple[float, float]) -> pl.DataFrame:
+    """The smallest log with every id and both ends of the ratings; no pair occurs twice."""
+    k = np.arange(max(users.len(), items.len(), 2))
+    rating = pl.Series("rating", np.array(ratings)[k % 2])
+    return pl.DataFrame([users.gather(k % users.len()), items.gather(k % items.len()), rating])
 
 
 def shard_log(
@@ -293,86 +251,93 @@ def shard_log(
     those whose pair is in the log.
     """
     source = ParquetLog(Path(logged), RatingScale.of(scale), dict(names or {}))
-    target, summary = Path(folder), source.summary()
-    data = build(summary.skeleton())
-    if summary.low == summary.high != data.scale.high:
+    target, (users, items, (low, high)) = Path(folder), source.summary()
+    data = build(skeleton(users["user_id"], items["item_id"], (low, high)))
+    if low == high != data.scale.high:
         raise InputError(
             "all ratings of the log are equal",
             file=source.path,
-            found=f"{summary.low:g} in every row",
+            found=f"{low:g} in every row",
             expected="1 where every row is a like",
-            hint="Write 1, or leave the shards out.",
         )
-    rows = int(summary.users["len"].sum())
-    sizes = {"rows": rows, "users": len(data.user_ids), "items": len(data.item_ids)}
-    facts = {"format": FORMAT, "source": source.state(), **sizes}
+    rows = int(users["len"].sum())
+    facts = {
+        "format": FORMAT,
+        # times do not identify a log: they can be set
+        "source": [[str(file.resolve()), _digest([file])] for file in source.files],
+        "rows": rows,
+        "users": len(data.user_ids),
+        "items": len(data.item_ids),
+    }
+    columns = [target / f"{name}.bin" for name in COLUMNS]
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         with atomic_folder(target) as temporary:
-            sort_log(source, summary, data, temporary, shard_rows)
-            if source.state() != facts["source"]:
-                raise InputError(
-                    "the log changed while it was read",
-                    file=source.path,
-                    hint="Repeat the command.",
-                )
-            digest = _digest(temporary)
+            sort_log(source, users, data, temporary, shard_rows)
+            digest = _digest(temporary / file.name for file in columns)
             write_json(temporary / "shards.json", {**facts, "sha256": digest})
     else:
-        digest = _digest_of(target, facts)
-    columns = {
-        name: np.memmap(target / f"{name}.bin", kind, "r", shape=(rows,))
-        for name, kind in COLUMNS.items()
+        digest = _checked_digest(target, facts, columns)
+    maps = {
+        name: np.memmap(file, kind, "r", shape=(rows,))
+        for file, (name, kind) in zip(columns, COLUMNS.items(), strict=True)
     }
     stand_in = pl.DataFrame({"sha256": [digest]})
     ids = data.user_ids, data.item_ids
-    stored = StoredInteractions(stand_in, *ids, data.scale, target, columns)
+    stored = StoredInteractions(stand_in, *ids, data.scale, target, maps)
     return replace(data, logged=stored).with_overlap(overlap)
 
 
-def _digest_of(folder: Path, facts: Mapping[str, Any]) -> str:
+def _checked_digest(folder: Path, facts: Mapping[str, Any], columns: list[Path]) -> str:
     """The digest of a folder that was sorted before; refused where it is of another log, or its
-    files are not those that were written."""
+    rows are not those that were written: what was changed on disk is never trained on."""
     try:
         found = json.loads((folder / "shards.json").read_text(encoding="utf-8"))
-        version, digest = found["format"], _digest(folder)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        digest, known = _digest(columns), {key: found.pop(key) for key in ("sha256", "format")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected = "a new folder, or one that was sorted before"
         raise InputError("not a folder of shards", file=folder, expected=expected) from error
-    if version != FORMAT or digest != found.get("sha256"):
+    if known != {"sha256": digest, "format": FORMAT}:
         raise InputError(
             "damaged shards",
             file=folder,
             found="other rows than were written, or those of another version of puid",
             hint="Remove the folder; it is made anew from the log.",
         )
-    if {key: found.get(key) for key in facts} != facts:
-        raise InputError(
-            "the shards of another log",
-            file=folder,
-            hint="Name another folder, or remove this one.",
-        )
+    if {**found, "format": FORMAT} != facts:
+        hint = "Name another folder, or remove this one."
+        raise InputError("the shards of another log", file=folder, hint=hint)
     return digest
 
 
-def _digest(folder: Path) -> str:
-    """A digest of the rows. One pass at the speed of the disk, a fraction of that over the log:
-    what was changed on disk since it was sorted is never trained on."""
+def _digest(files: Iterable[Path]) -> str:
+    """A digest of files: one pass at the speed of the disk."""
     digest = hashlib.sha256()
-    for name in COLUMNS:
-        with (folder / f"{name}.bin").open("rb") as stream:
+    for file in files:
+        with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()
 
 
 def sort_log(
-    source: ParquetLog, summary: LogSummary, data: Dataset, folder: Path, shard_rows: int
+    source: ParquetLog, users: pl.DataFrame, data: Dataset, folder: Path, shard_rows: int
 ) -> None:
-    """Write the sorted columns."""
+    """Write the sorted columns; `users`: ids and their numbers of rows."""
     degree = np.zeros(len(data.user_ids), np.int64)
-    degree[data.user_ids.encode(summary.users["user_id"])] = summary.users["len"].to_numpy()
+    degree[data.user_ids.encode(users["user_id"])] = users["len"].to_numpy()
     shard_of = (np.cumsum(degree) - degree) // shard_rows
     files = [folder / f"shard-{k}.tmp" for k in range(int(shard_of[-1]) + 1)]
-    _distribute(source, data, shard_of, files)
+    with contextlib.ExitStack() as stack:  # every row goes to the file of its user's shard
+        streams = [stack.enter_context(file.open("wb")) for file in files]
+        for batch in source.batches():
+            rows = np.empty(batch.height, RECORD)
+            rows["user"] = data.user_ids.encode(batch["user_id"])
+            rows["item"] = data.item_ids.encode(batch["item_id"])
+            rows["rating"] = batch["rating"].to_numpy()
+            shard = shard_of[rows["user"]]
+            rows = rows[np.argsort(shard, kind="stable")]
+            edges = row_starts(shard, len(streams))
+            for stream, start, stop in zip(streams, edges[:-1], edges[1:], strict=True):
+                stream.write(rows[start:stop].data)
     with contextlib.ExitStack() as stack:
         columns = {
             name: stack.enter_context((folder / f"{name}.bin").open("wb")) for name in COLUMNS
@@ -380,41 +345,20 @@ def sort_log(
         for file in files:
             rows = np.fromfile(file, RECORD)
             file.unlink()
-            key = rows["user"].astype(np.int64) * len(data.item_ids) + rows["item"]
-            order = np.argsort(key, kind="stable")
-            _refuse_repeats(key[order], rows[order], data, source)
+            rows = rows[np.lexsort((rows["item"], rows["user"]))]
+            same = (rows["user"][1:] == rows["user"][:-1]) & (rows["item"][1:] == rows["item"][:-1])
+            if same.any():
+                pair = rows[same.argmax()]
+                user, item = (
+                    data.user_ids.ids[int(pair["user"])],
+                    data.item_ids.ids[int(pair["item"])],
+                )
+                raise InputError(
+                    "pair rated twice",
+                    file=source.path,
+                    column="user_id, item_id",
+                    found=f"{user}, {item}",
+                    hint="Remove repeats; a log on disk is taken as it is.",
+                )
             for name, stream in columns.items():
-                stream.write(np.ascontiguousarray(rows[name][order]).data)
-
-
-def _distribute(source: ParquetLog, data: Dataset, shard_of: np.ndarray, files: list[Path]) -> None:
-    """Send every row to the file of its user's shard."""
-    with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(file.open("wb")) for file in files]
-        for batch in source.batches():
-            rows = np.empty(batch.height, RECORD)
-            rows["user"], rows["item"] = (
-                data.user_ids.encode(batch["user_id"]),
-                data.item_ids.encode(batch["item_id"]),
-            )
-            rows["rating"] = batch["rating"].to_numpy()
-            shard = shard_of[rows["user"]]
-            rows = rows[np.argsort(shard, kind="stable")]
-            edges = row_starts(shard, len(streams))
-            for stream, start, stop in zip(streams, edges[:-1], edges[1:], strict=True):
-                stream.write(rows[start:stop].data)
-
-
-def _refuse_repeats(key: np.ndarray, rows: np.ndarray, data: Dataset, source: ParquetLog) -> None:
-    repeated = np.flatnonzero(key[1:] == key[:-1])
-    if repeated.size:
-        pair = rows[repeated[0]]
-        user, item = data.user_ids.ids[int(pair["user"])], data.item_ids.ids[int(pair["item"])]
-        raise InputError(
-            "pair rated twice",
-            file=source.path,
-            column="user_id, item_id",
-            found=f"{user}, {item}",
-            expected="one row per user and item",
-            hint="Remove repeats; a log on disk is taken as it is.",
-        )
+                stream.write(np.ascontiguousarray(rows[name]).data)

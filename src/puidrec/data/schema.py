@@ -83,33 +83,23 @@ def short_reason(error: BaseException) -> str:
 
 
 def to_polars(table: Frame, origin: Origin) -> pl.DataFrame:
-    """Accept Polars (eager or lazy), pandas, Arrow, or a mapping of columns."""
-    if isinstance(table, pl.DataFrame):
-        return pl.DataFrame(table)
-    module = type(table).__module__.split(".")[0]
+    """Accept Polars (eager or lazy), pandas, Arrow and whatever hands its columns out as Arrow
+    does, or a mapping of columns."""
+    kind = f"{type(table).__module__.split('.')[0]} {type(table).__name__}"
     try:
         if isinstance(table, pl.LazyFrame):
             return table.collect()
-        if module == "pandas":
-            table = pl.from_pandas(table.reset_index(drop=True))
-        elif module == "pyarrow":
-            table = pl.from_arrow(table)
-        elif module != "polars" and hasattr(table, "__arrow_c_stream__"):  # DuckDB and others
+        if kind == "pandas DataFrame":
+            return pl.from_pandas(table.reset_index(drop=True))
+        column = hasattr(table, "__len__") and not hasattr(table, "columns")
+        if hasattr(table, "__arrow_c_stream__") and not column:
             return pl.DataFrame(table)
-        if isinstance(table, pl.DataFrame):
-            return table
         if isinstance(table, dict):
             return pl.DataFrame([_column(str(name), values) for name, values in table.items()])
     except (Exception, *POLARS_ERRORS) as error:
-        raise origin.error(
-            f"cannot read this {module} table ({one_line(str(error))[:200]})"
-        ) from error
-    raise origin.error(
-        "not a table",
-        found=type(table).__name__,
-        expected="a Polars, pandas or Arrow table",
-        hint="Read the file first, for example with polars.read_csv.",
-    )
+        raise origin.error(f"cannot read this {kind} ({one_line(str(error))[:200]})") from error
+    expected = "a Polars, pandas or Arrow table"
+    raise origin.error("not a table", found=type(table).__name__, expected=expected)
 
 
 def _column(name: str, values: Any) -> pl.Series:
@@ -146,10 +136,7 @@ def with_our_names(frame: pl.DataFrame) -> pl.DataFrame:
 def require_rows(frame: pl.DataFrame, origin: Origin) -> None:
     """Refuse an empty table."""
     if frame.height == 0:
-        hint = "Check the path and the filter."
-        raise origin.error(
-            "the table is empty", found="0 rows", expected="at least one row", hint=hint
-        )
+        raise origin.error("the table is empty", found="0 rows", expected="at least one row")
 
 
 @dataclass(frozen=True)
@@ -165,13 +152,10 @@ class RatingScale:
             raise InputError(
                 "a rating scale needs low < high, both finite and below 1e38",
                 found=f"{self.low:g}..{self.high:g}",
-                hint="Give the scale as LOW,HIGH, for example 1,5.",
             )
         # Ratings are kept in 32 bits: 0..1e-300 would be all zeros, 1e9..1e9+1 one value.
-        if (
-            np.spacing(np.float32(max(abs(self.low), abs(self.high)))) * STEPS
-            > self.high - self.low
-        ):
+        step = np.spacing(np.float32(max(abs(self.low), abs(self.high))))
+        if step * STEPS > self.high - self.low:
             raise InputError(
                 "a rating scale too narrow for numbers of 32 bits",
                 found=f"{self.low!r}..{self.high!r}",
@@ -195,11 +179,11 @@ class RatingScale:
         return f"{self.low:g} to {self.high:g}"
 
     def unit(self, rating: np.ndarray) -> np.ndarray:
-        """Map ratings to [0, 1]."""
-        unit = (np.asarray(rating, dtype=np.float64) - self.low) / (self.high - self.low)
-        return np.clip(unit, 0.0, 1.0).astype(
-            np.float32
-        )  # a rating stored in 32 bits may round past its scale
+        """Map ratings to [0, 1]; one stored in 32 bits may round past its scale."""
+        return np.clip(self._share(rating), 0.0, 1.0).astype(np.float32)
+
+    def _share(self, rating: np.ndarray) -> np.ndarray:
+        return (np.asarray(rating, dtype=np.float64) - self.low) / (self.high - self.low)
 
     def of_unit(self, unit: np.ndarray) -> np.ndarray:
         """The inverse of `unit`, also for predictions beyond [0, 1]; in their own type."""
@@ -209,8 +193,7 @@ class RatingScale:
     def stars(self, rating: np.ndarray) -> np.ndarray:
         """Map ratings to 1..5, rounded so that a level of the scale is exactly a level of the
         stars."""
-        unit = (np.asarray(rating, dtype=np.float64) - self.low) / (self.high - self.low)
-        return np.round(1.0 + 4.0 * unit, 6)
+        return np.round(1.0 + 4.0 * self._share(rating), 6)
 
 
 def check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
@@ -225,10 +208,8 @@ def check_ids(column: pl.Series, origin: Origin) -> pl.Series:
     """Ids are integers or text, never missing; anything else is refused rather than converted."""
     if column.dtype.is_integer():
         clean = column.cast(pl.Int64, strict=False)
-        too_large = clean.is_null() & column.is_not_null()
-        reject(
-            too_large, column, "id too large", "ids below 2^63", "Write such ids as text.", origin
-        )
+        lost, hint = clean.is_null() & column.is_not_null(), "Write such ids as text."
+        reject(lost, column, "id too large", "ids below 2^63", hint, origin)
     elif column.dtype in (pl.String, pl.Categorical, pl.Enum):
         clean = column.cast(pl.String)
     else:
@@ -236,29 +217,13 @@ def check_ids(column: pl.Series, origin: Origin) -> pl.Series:
             "ids must be integers or text",
             column=column.name,
             found=str(column.dtype),
-            expected="an integer or text column",
             hint="Cast the column, for example with .cast(pl.Int64).",
         )
     expected, hint = "an id in every row", "Remove the row or fill in the id."
     reject(clean.is_null(), clean, "missing id", expected, hint, origin)
     if clean.dtype == pl.String:
         reject(clean == "", clean, "empty id", expected, hint, origin)
-        _refuse_two_forms(clean, origin)
     return clean
-
-
-def _refuse_two_forms(ids: pl.Series, origin: Origin) -> None:
-    """Refuse `1` and `1.0` in one column: one user, whom some program wrote as a broken number,
-    would become two."""
-    broken = ids.str.contains(r"^-?[0-9]+\.0+$")
-    if broken.any():
-        whole = ids.str.replace(r"^(-?[0-9]+)\.0+$", "${1}")
-        forms = pl.DataFrame({"id": ids, "whole": whole}).unique()["whole"]
-        both = broken & whole.is_in(forms.filter(forms.is_duplicated()).implode())
-        hint = "Write ids as whole numbers."
-        reject(
-            both, ids, "an id written in two ways", "each id in one form, 1 or 1.0", hint, origin
-        )
 
 
 def check_number(
@@ -283,7 +248,6 @@ def check_number(
             "not a numeric column",
             column=column.name,
             found=str(column.dtype),
-            expected="numbers",
             hint=hint,
         )
     if not missing:
@@ -350,26 +314,14 @@ def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) 
     require_rows(frame, origin)
     columns = [check_ids(frame["user_id"], origin), check_ids(frame["item_id"], origin)]
     rating = check_number(frame["rating"], origin)
-    if scale is not None:
-        hint = (
-            "Correct the rating, or give the true scale with scale=(low, high) / --scale LOW,HIGH."
-        )
-        check_range(rating, scale.low, scale.high, origin, hint=hint)
+    low, high = (-MAX_RATING, MAX_RATING) if scale is None else (scale.low, scale.high)
+    hint = "Correct the rating, or give the true scale with scale=(low, high) / --scale LOW,HIGH."
+    check_range(rating, low, high, origin, hint=hint)
     columns.append(rating)
-    too_large = rating.abs() >= MAX_RATING
-    reject(
-        too_large, rating, "rating too large", "a number below 1e38", "Rescale the ratings.", origin
-    )
     if "propensity" in frame.columns:
         propensity = check_number(frame["propensity"], origin)
-        check_range(
-            propensity,
-            0.0,
-            1.0,
-            origin,
-            open_low=True,
-            hint="A propensity is a probability above 0.",
-        )
+        hint = "A propensity is a probability above 0."
+        check_range(propensity, 0.0, 1.0, origin, open_low=True, hint=hint)
         columns.append(propensity)
     if "timestamp" in frame.columns:
         columns.append(_timestamp(frame["timestamp"], origin))
@@ -379,29 +331,21 @@ def clean_interactions(table: Frame, scale: RatingScale | None, origin: Origin) 
 def _timestamp(column: pl.Series, origin: Origin) -> pl.Series:
     """Times as Int64: numbers as given, or microseconds of dates and date-times. Missing stays
     missing."""
-    expected, hint = (
-        "numbers, dates or date-times (ISO 8601 in text)",
-        "Drop the column or cast it.",
-    )
+    times = column
     if column.dtype == pl.String:
-        number = column.cast(pl.Float64, strict=False)
-        times = number if number.is_not_null().any() else _parsed_times(column)
-        reject(times.is_null() & column.is_not_null(), column, "not a time", expected, hint, origin)
-        return _timestamp(times, origin)
-    if column.dtype in (pl.Date, pl.Datetime):
-        return column.cast(pl.Datetime("us"), strict=False).to_physical()
-    if column.dtype.is_numeric() or column.dtype == pl.Null:
-        return column.cast(pl.Int64, strict=False)
-    raise origin.error(
-        "not a time", column="timestamp", found=str(column.dtype), expected=expected, hint=hint
-    )
-
-
-def _parsed_times(column: pl.Series) -> pl.Series:
-    try:
-        return column.str.to_datetime(time_unit="us", time_zone="UTC", strict=False)
-    except pl.exceptions.PolarsError:
-        return pl.Series(column.name, [None] * column.len(), dtype=pl.Datetime("us"))
+        times = column.cast(pl.Float64, strict=False)
+        if times.null_count() == times.len():
+            try:
+                times = column.str.to_datetime(time_unit="us", time_zone="UTC", strict=False)
+            except pl.exceptions.PolarsError:  # no form of time was found
+                times = column.clear(column.len()).cast(pl.Datetime("us"))
+    known = times.dtype.is_numeric() or times.dtype in (pl.Date, pl.Datetime, pl.Null)
+    bad = times.is_null() & column.is_not_null() if known else column.is_not_null()
+    expected, hint = "numbers, dates or date-times (ISO 8601 in text)", "Drop or cast the column."
+    reject(bad, column, "not a time", expected, hint, origin)
+    if times.dtype in (pl.Date, pl.Datetime):
+        return times.cast(pl.Datetime("us"), strict=False).to_physical()
+    return times.cast(pl.Int64, strict=False)
 
 
 def clean_side(table: Frame, key: str, origin: Origin) -> pl.DataFrame:
@@ -424,10 +368,7 @@ def _feature(column: pl.Series, origin: Origin) -> pl.Series:
     if dtype.is_numeric():
         values = column.cast(pl.Float64, strict=False).fill_nan(None)
         too_large = (values.abs() > MAX_FEATURE).fill_null(False)
-        expected, hint = (
-            "a finite number up to 1e100, or nothing",
-            "Leave the cell empty where the value is unknown.",
-        )
+        expected, hint = "a finite number up to 1e100, or nothing", "Leave unknown cells empty."
         reject(too_large, column, "not a finite number, or far too large", expected, hint, origin)
         return values
     if dtype in _TEXT:
@@ -435,16 +376,10 @@ def _feature(column: pl.Series, origin: Origin) -> pl.Series:
     if isinstance(dtype, pl.List) and (dtype.inner in _TEXT or dtype.inner.is_numeric()):
         return column.cast(pl.List(pl.String))
     if dtype in (pl.Date, pl.Datetime):
-        return (
-            column.cast(pl.Datetime("us"), strict=False)
-            .to_physical()
-            .cast(pl.Float64)
-            .alias(column.name)
-        )
+        return column.cast(pl.Datetime("us"), strict=False).to_physical().cast(pl.Float64)
     raise origin.error(
         "cannot be a feature",
         column=column.name,
         found=str(dtype),
         expected="text (categorical), numbers, or lists of text (multi-valued)",
-        hint="Drop or convert the column.",
     )

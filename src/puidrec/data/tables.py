@@ -23,7 +23,6 @@ from scipy import sparse
 
 from puidrec.data.schema import (
     INTERACTION_COLUMNS,
-    Duplicates,
     Frame,
     Origin,
     RatingScale,
@@ -44,39 +43,22 @@ UnknownIds = Literal["error", "keep", "drop"]
 RATED, SIDES = ("logged", "uniform"), ("users", "items")
 
 
-@dataclass(frozen=True)
-class CheckedTables:
-    """Tables that fit together, under the caller's own ids."""
-
-    rated: dict[str, pl.DataFrame]
-    """`logged`, and `uniform` where it was given."""
-    sides: dict[str, pl.DataFrame]
-    """`users` and `items` where they were given: a row for every id of the population, in its
-    order."""
-    ids: dict[str, pl.Series]
-    """The population of `users` and of `items`: sorted ids."""
-    scale: RatingScale
-    origins: dict[str, Origin]
-
-
 def check_tables(
     tables: Mapping[str, Frame | None],
-    origins: Mapping[str, Any],
+    origin: Mapping[str, Origin],
     *,
     scale: tuple[float, float] | None,
     liked_from: float | None,
     unknown_ids: UnknownIds,
-) -> CheckedTables:
-    """Check `logged`, `uniform`, `users` and `items` (None: not given); the options are those of
-    `Dataset.from_frame`.
+) -> tuple[dict[str, pl.DataFrame], dict[str, pl.DataFrame], dict[str, pl.Series], RatingScale]:
+    """Check `logged`, `uniform`, `users` and `items` (None: not given) against each other; the
+    options are those of `Dataset.from_frame`.
 
-    origins: names for messages, such as the paths the tables were read from.
+    Returns, under the caller's own ids: the logs; the side tables, a row for every id of the
+    population in its order; the population of `users` and of `items`, sorted ids; and the scale.
     """
     check_choice("unknown_ids", unknown_ids, get_args(UnknownIds))
-    origin = {key: Origin(origins.get(key, key)) for key in tables}
-    given: dict[str, Any] = {
-        key: table for key, table in tables.items() if key == "logged" or table is not None
-    }
+    given = {key: table for key, table in tables.items() if key == "logged" or table is not None}
     limits = RatingScale.of(scale)
     logs = {
         key: with_our_names(to_polars(given[key], origin[key])) for key in RATED if key in given
@@ -89,10 +71,7 @@ def check_tables(
         logs["logged"] = logs["logged"].with_columns(rating=pl.lit(like))
     rated = {key: clean_interactions(frame, limits, origin[key]) for key, frame in logs.items()}
     if liked_from is not None:
-        rated, limits = (
-            _liked(rated, liked_from, skip="logged" if likes else None),
-            RatingScale(0.0, 1.0),
-        )
+        rated, limits = _liked(rated, liked_from, likes), RatingScale(0.0, 1.0)
     sides = {
         key: clean_side(given[key], f"{key[:-1]}_id", origin[key]) for key in SIDES if key in given
     }
@@ -100,9 +79,12 @@ def check_tables(
     if limits is None:
         rated, limits = _scaled(rated, likes, origin)
     ids = {key: _population(key, rated, sides.get(key), unknown_ids, origin[key]) for key in SIDES}
-    sides = {key: _align(side, ids[key]) for key, side in sides.items()}
+    for key, side in sides.items():
+        own = side.columns[0]
+        aligned = ids[key].to_frame(own)
+        sides[key] = aligned.join(side, on=own, how="left", maintain_order="left")
     rated = {key: _rerated(frame, pl.col("rating")) for key, frame in rated.items()}
-    return CheckedTables(rated, sides, ids, limits, origin)
+    return rated, sides, ids, limits
 
 
 def _same_id_types(
@@ -129,10 +111,9 @@ def _scaled(
 ) -> tuple[dict[str, pl.DataFrame], RatingScale]:
     """The ratings and their range, when the caller names none; equal ratings throughout are likes,
     1 on 0 to 1."""
-    frames = dict(rated)
-    low = min(float(frame["rating"].min()) for frame in frames.values())  # type: ignore[arg-type]
-    high = max(float(frame["rating"].max()) for frame in frames.values())  # type: ignore[arg-type]
-    if likes and "uniform" in frames and (low < 0.0 or high > 1.0):
+    ratings = pl.concat([frame["rating"] for frame in rated.values()])
+    low, high = float(ratings.min()), float(ratings.max())  # type: ignore[arg-type]
+    if likes and "uniform" in rated and (low < 0.0 or high > 1.0):
         raise origin["uniform"].error(
             "ratings of another kind than the log's likes",
             column="rating",
@@ -141,30 +122,27 @@ def _scaled(
             hint="Say from where on they are likes, such as --liked-from 4.",
         )
     if low == high:
-        return {key: _rerated(frame, pl.lit(1.0)) for key, frame in frames.items()}, RatingScale(
-            0.0, 1.0
-        )
+        equal = {key: _rerated(frame, pl.lit(1.0)) for key, frame in rated.items()}
+        return equal, RatingScale(0.0, 1.0)
     if likes:
-        return frames, RatingScale(0.0, 1.0)
+        return dict(rated), RatingScale(0.0, 1.0)
     RatingScale(low, high)  # refused where 32 bits are too few
-    return frames, RatingScale(float(np.float32(low)), float(np.float32(high)))
+    return dict(rated), RatingScale(float(np.float32(low)), float(np.float32(high)))
 
 
 def _liked(
-    rated: Mapping[str, pl.DataFrame], liked_from: float, skip: str | None
+    rated: Mapping[str, pl.DataFrame], liked_from: float, likes: bool
 ) -> dict[str, pl.DataFrame]:
     """Ratings as likes: 1 from a threshold on, 0 below it. A log that came without ratings holds
     likes already."""
-    if (
-        isinstance(liked_from, bool)
-        or not isinstance(liked_from, int | float)
-        or not np.isfinite(liked_from)
-    ):
-        raise InputError(
-            "liked_from is no rating", found=liked_from, expected="a number, such as 4"
-        )
+    number = isinstance(liked_from, int | float) and not isinstance(liked_from, bool)
+    if not number or not np.isfinite(liked_from):
+        raise InputError("liked_from is no rating", found=liked_from, expected="a number, as 4")
     like = pl.col("rating") >= liked_from
-    return {key: frame if key == skip else _rerated(frame, like) for key, frame in rated.items()}
+    return {
+        key: frame if likes and key == "logged" else _rerated(frame, like)
+        for key, frame in rated.items()
+    }
 
 
 def _rerated(frame: pl.DataFrame, rating: pl.Expr) -> pl.DataFrame:
@@ -203,57 +181,9 @@ def _population(
             column=column,
             found=listed.filter(extra)[0],
             expected="only ids of the interactions",
-            hint="Use unknown_ids='keep' if they belong to the population, or 'drop' (--set "
-            "data.unknown_ids=keep).",
+            hint="Choose unknown_ids='keep' or 'drop' (--set data.unknown_ids=keep).",
         )
     return (listed if unknown_ids == "keep" else seen).sort()
-
-
-def _align(side: pl.DataFrame, ids: pl.Series) -> pl.DataFrame:
-    """Order a side table by code."""
-    key = side.columns[0]
-    return ids.to_frame(key).join(side, on=key, how="left", maintain_order="left")
-
-
-def coded_pairs(
-    frame: pl.DataFrame,
-    user: np.ndarray,
-    item: np.ndarray,
-    duplicates: Duplicates,
-    origin: Origin,
-) -> pl.DataFrame:
-    """Rated pairs under the codes of users and items, sorted by them, with one row of pairs that
-    were rated twice."""
-    key = user.astype(np.int64) * (int(item.max()) + 1) + item
-    order = np.argsort(key, kind="stable")
-    repeated = np.flatnonzero(key[order][1:] == key[order][:-1]) + 1
-    coded = pl.DataFrame({"user": user[order], "item": item[order]}).hstack(
-        frame.drop("user_id", "item_id")[order]
-    )
-    if not repeated.size:
-        return coded
-    if duplicates == "error":
-        row = int(order[repeated].min())
-        raise origin.error(
-            f"pair rated twice ({repeated.size:,} repeated rows)",
-            row=row + 1,
-            column="user_id, item_id",
-            found=f"{frame['user_id'][row]}, {frame['item_id'][row]}",
-            expected="one row per user and item",
-            hint="Remove repeats, or choose duplicates='first', 'last', 'mean' or 'max' (--set "
-            "data.duplicates=mean).",
-        )
-    # first and last in time; rows without one, and of one time, as in the file
-    if "timestamp" in coded.columns:
-        coded = coded.sort(
-            "user", "item", "timestamp", nulls_last=duplicates != "last", maintain_order=True
-        )
-    by = coded.group_by("user", "item", maintain_order=True)
-    if duplicates in ("mean", "max"):
-        first = [pl.col(c).first() for c in coded.columns if c not in ("user", "item", "rating")]
-        rating = pl.col("rating").mean() if duplicates == "mean" else pl.col("rating").max()
-        return by.agg(rating, *first).select(coded.columns)
-    return by.first() if duplicates == "first" else by.last()
 
 
 def matrix_frame(
@@ -266,17 +196,11 @@ def matrix_frame(
     added up."""
     origin = Origin(label)
     is_sparse: bool = sparse.issparse(matrix)
-    if not is_sparse or matrix.ndim != 2:
-        found, expected = type(matrix).__name__, "a SciPy sparse matrix, users × items"
+    if not is_sparse or matrix.ndim != 2 or matrix.dtype.kind not in "fiub":
         raise origin.error(
-            "not a sparse matrix",
-            found=found,
-            expected=expected,
+            "not a sparse matrix of real numbers",
+            found=f"{type(matrix).__name__} of {getattr(matrix, 'dtype', 'objects')}",
             hint="Wrap it: scipy.sparse.csr_array.",
-        )
-    if matrix.dtype.kind not in "fiub":
-        raise origin.error(
-            "not a matrix of numbers", found=str(matrix.dtype), expected="real numbers"
         )
     entries: Matrix = sparse.csr_array(matrix, copy=True)
     entries.sum_duplicates()
@@ -287,19 +211,12 @@ def matrix_frame(
         ("item_id", item_ids, entries.indices, entries.shape[1]),
     ):
         named = pl.Series(key, range(size) if ids is None else ids)
-        if named.len() != size:
-            found, expected = (
-                f"{named.len()} ids",
-                f"{size}, one per {'row' if key == 'user_id' else 'column'}",
-            )
+        if named.len() != size or named.is_duplicated().any():
             raise origin.error(
-                "ids do not fit the matrix", column=key, found=found, expected=expected
-            )
-        if named.is_duplicated().any():
-            raise origin.error(
-                "an id names two rows or columns",
+                "ids do not fit the matrix",
                 column=key,
-                found=named.filter(named.is_duplicated())[0],
+                found=f"{named.n_unique()} different ids of {named.len()}",
+                expected=f"{size}, one per {'row' if key == 'user_id' else 'column'}",
             )
         columns.append(named.gather(at))
     return pl.DataFrame([*columns, pl.Series("rating", entries.data.astype(np.float64))])

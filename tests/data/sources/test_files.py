@@ -324,12 +324,15 @@ def test_a_matrix_with_ids_and_stored_zeros() -> None:
 def test_no_matrix_is_one_line(tmp_path: Path, refusal: Any) -> None:
     matrix = sparse.csr_array(np.eye(3))
     refusal(lambda: Dataset.from_matrix(np.eye(3)), "not a sparse matrix", "ndarray")
-    refusal(lambda: Dataset.from_matrix(matrix, user_ids=["a", "b"]), "2 ids", "3, one per row")
+    refusal(
+        lambda: Dataset.from_matrix(matrix, user_ids=["a", "b"]),
+        "found '2 different ids of 2'",
+        "3, one per row",
+    )
     refusal(
         lambda: Dataset.from_matrix(matrix, item_ids=["a", "b", "b"]),
         "item_id",
-        "two rows or columns",
-        "'b'",
+        "do not fit",
     )
     refusal(lambda: Dataset.from_matrix(matrix * 1j), "real numbers", "complex")
     file = tmp_path / "m.npz"
