@@ -15,9 +15,8 @@ import torch
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import StoredInteractions
-from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Frame
-from puidrec.data.split import Split, split_without_test
+from puidrec.data.split import Protocol, Split, split_without_test
 from puidrec.data.tables import rows_outside
 from puidrec.entities import CALIBRATED
 from puidrec.errors import InputError

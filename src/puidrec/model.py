@@ -17,9 +17,8 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import Dataset, IdMap, Interactions
-from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Frame, Origin, RatingScale, to_polars
-from puidrec.data.split import Split
+from puidrec.data.split import Protocol, Split
 from puidrec.data.tables import pairs_among
 from puidrec.entities import CALIBRATED, PairsByUser, Side, merged_pairs, paired_ids
 from puidrec.errors import InputError, not_fitted

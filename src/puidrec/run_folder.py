@@ -21,8 +21,7 @@ import polars as pl
 
 from puidrec.atomic import locked, output_errors, refuse_other_files, sweep, write_json, write_text
 from puidrec.data.dataset import Dataset
-from puidrec.data.protocol import Protocol, get_protocol
-from puidrec.data.split import Split
+from puidrec.data.split import Protocol, Split, get_protocol
 from puidrec.errors import InputError, PuidError, one_line
 from puidrec.evaluation import Evaluation, evaluate
 from puidrec.evaluation.evaluator import evaluate_scores

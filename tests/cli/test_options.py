@@ -72,7 +72,7 @@ def test_sections_are_told_apart() -> None:
 
 
 def test_help_names_every_method_propensity_and_metric() -> None:
-    from puidrec.data.protocol import PROTOCOLS
+    from puidrec.data.split import PROTOCOLS
     from puidrec.evaluation.metrics import METRICS
     from puidrec.exposure import PROPENSITIES
     from puidrec.methods import METHODS

@@ -13,8 +13,8 @@ import pytest
 from puidrec.data import on_disk
 from puidrec.data.dataset import Dataset
 from puidrec.data.on_disk import Scratch, StoredInteractions, row_slices, shard_log
-from puidrec.data.protocol import get_protocol
 from puidrec.data.sources import load_dataset
+from puidrec.data.split import get_protocol
 
 
 @pytest.fixture(autouse=True)

@@ -30,8 +30,7 @@ from puidrec.auditing.rows import Asked, Judged, choose_rows, fit_parts
 from puidrec.auditing.slots import MAX_PAIRS, SlotLead
 from puidrec.auditing.verdict import Lead, Yardstick, deciding, replaced, single_sentence
 from puidrec.data.dataset import Dataset
-from puidrec.data.protocol import Protocol
-from puidrec.data.split import Split
+from puidrec.data.split import Protocol, Split
 from puidrec.errors import InputError
 from puidrec.exposure import require_propensity
 from puidrec.exposure.certificate import Certificate

@@ -20,9 +20,8 @@ import numpy as np
 
 from puidrec.atomic import plain_json, write_text
 from puidrec.data.dataset import Dataset
-from puidrec.data.protocol import get_protocol
 from puidrec.data.sources import load_dataset
-from puidrec.data.split import MaskKind
+from puidrec.data.split import MaskKind, get_protocol
 from puidrec.errors import InputError
 from puidrec.evaluation.significance import PerUser
 from puidrec.methods.table import ALL_PAIRS

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import numpy as np
 import polars as pl
 
-from puidrec.data.protocol import Protocol
 from puidrec.data.schema import Duplicates, Frame, Origin, RatingScale, check_choice
 from puidrec.data.tables import (
     Matrix,
@@ -31,7 +30,7 @@ from puidrec.errors import InputError
 from puidrec.view import html_table, view
 
 if TYPE_CHECKING:
-    from puidrec.data.split import MaskKind, Selection, Split
+    from puidrec.data.split import MaskKind, Protocol, Selection, Split
     from puidrec.rng import Rng
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.protocol import Protocol, get_protocol
+from puidrec.data.split import Protocol, get_protocol
 from puidrec.data.tables import Overlap
 
 IMPLICIT = (

@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
 
 from puidrec.atomic import atomic_folder, write_json
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.protocol import Protocol
 from puidrec.data.schema import (
     INTERACTION_COLUMNS,
     POLARS_ERRORS,
@@ -38,6 +37,9 @@ from puidrec.data.schema import (
 )
 from puidrec.data.tables import OverlapRule, row_starts
 from puidrec.errors import InputError
+
+if TYPE_CHECKING:
+    from puidrec.data.split import Protocol
 
 COLUMNS = {"user": np.dtype(np.int32), "item": np.dtype(np.int32), "rating": np.dtype(np.float32)}
 RECORD = np.dtype(list(COLUMNS.items()))

@@ -1,4 +1,9 @@
-"""Splits and masks: which rows train, validate and test, decided by a protocol and a seed."""
+"""Protocols, splits and masks: which rows train, validate and test, and what counts as liked.
+
+Two papers' numbers are comparable only under one evaluation protocol, so each is a named object.
+Lines are drawn in stars (1..5): `RatingScale.stars` maps any scale there, and a 0/1 label to 1 and
+5, on which all protocols agree.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,8 @@ import polars as pl
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.on_disk import StoredInteractions
-from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.row_matrix import entity_keys, row_hashes
-from puidrec.data.schema import check_choice
+from puidrec.data.schema import RatingScale, check_choice
 from puidrec.data.tables import Overlap
 from puidrec.errors import FutureRowsWarning, InputError
 from puidrec.rng import Rng, generator
@@ -31,6 +35,160 @@ FUTURE = (
     "figures may be better than "
     "in use; protocol 'temporal' tests on the latest rows (--protocol temporal)"
 )
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What counts as liked, how the uniform rows are divided, and how rankings are scored.
+
+    Users are scored on their own test items; ties are averaged in UAUC; NDCG has 0/1 gains. A new
+    protocol is a row of `PROTOCOLS`.
+    """
+
+    name: str
+    positive_from: float
+    """Stars from which a rating is positive."""
+    negative_to: float
+    """Stars up to which a rating is negative; what lies between is dropped."""
+    description: str
+    version: int = 1
+    propensity_share: float = 0.05
+    validation_share: float = 0.05
+    logged_validation_share: float = 0.10
+    """Without uniform rows, the share of the log held out for validation."""
+    logged_test_share: float = 0.10
+    """And for testing."""
+    users: Literal["both-labels", "any-positive", "all"] = "both-labels"
+    """Whose lists count: users with both labels, with a positive (`any-positive`), or `all`: then
+    NDCG is 1 for a user without a positive, as some papers have it."""
+    unlogged: bool = False
+    """Only pairs that were never logged are tested on, also where repeated pairs are kept
+    (`overlap="keep"`)."""
+    order: Literal["random", "time", "last", "dates"] = "random"
+    """How rows of the log are held out: at random, the latest of all (`time`), or the last of each
+    user (`last`). By time, the log is tested on even where there are uniform rows; these then
+    calibrate."""
+    cuts: tuple[int, int] = (0, 0)
+    """Order `dates`: the times from which rows validate and test; rows before train."""
+    tests_uniform: bool = False
+    """Order `dates`: uniform rows validate, test and (before) calibrate; else rows of the log
+    validate and test."""
+    log_note: str = ""
+    """What the source must say of its log (`notes["log"]`), where a protocol belongs to one form of
+    a data set."""
+    log_hint: str = ""
+
+    def label(self, rating: np.ndarray, scale: RatingScale) -> np.ndarray:
+        """Return 1 (positive), 0 (negative) or -1 (dropped) per rating, as int8."""
+        stars = scale.stars(rating)
+        return np.where(
+            stars >= self.positive_from, 1, np.where(stars <= self.negative_to, 0, -1)
+        ).astype(np.int8)
+
+
+_JUST_ABOVE_3 = float(np.nextafter(3.0, 4.0)) + 1e-6
+_FOUR_STARS, _THREE_STARS = (4.0, 4.0 - 1e-6), (3.0, 3.0 - 1e-6)
+"""Positive from here on, else negative."""
+
+_KUAIRAND = "Load it with --data kuairand (label is_click, or --set data.label=long_view)."
+_DAY, _1_MAY = 86_400_000, 1_651_334_400_000
+"""Milliseconds of a day, and the time at which 1 May 2022 began in China."""
+
+PROTOCOLS = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol(
+            "rd",
+            *_FOUR_STARS,
+            "4 and 5 stars are positive, the rest negative (public RD code)",
+        ),
+        Protocol(
+            "paper",
+            _JUST_ABOVE_3,
+            2.0,
+            "above 3 positive, 2 and below negative, 3 dropped (as printed)",
+        ),
+        Protocol("ge3", *_THREE_STARS, "3 stars and above positive (what the paper's figures fit)"),
+        Protocol(
+            "cvib",
+            *_THREE_STARS,
+            "3 stars and above positive, all uniform rows are test, NDCG = 1 for users without a "
+            "positive (CVIB)",
+            propensity_share=0.0,
+            validation_share=0.0,
+            users="all",
+        ),
+        Protocol(
+            "idcf",
+            *_FOUR_STARS,
+            "4 and 5 stars positive, 30 % of uniform rows validate, 70 % test (iDCF)",
+            propensity_share=0.0,
+            validation_share=0.3,
+        ),
+        Protocol(
+            "unlogged",
+            *_FOUR_STARS,
+            "as rd, but only pairs that were never logged are ranked",
+            unlogged=True,
+        ),
+        Protocol(
+            "big-small",
+            *_FOUR_STARS,
+            "KuaiRec: the platform's log (big matrix) trains, the small matrix tests",
+            propensity_share=0.0,
+            validation_share=0.0,
+            log_note="big_matrix",
+            log_hint="Load KuaiRec with log='big-matrix' (--data kuairec --set "
+            "data.log=big-matrix).",
+        ),
+        Protocol(
+            "temporal",
+            *_FOUR_STARS,
+            "4 and 5 stars positive, the latest 10 % of the log test, the 10 % before "
+            "them validate; all unseen items are ranked",
+            order="time",
+        ),
+        Protocol(
+            "leave-last-out",
+            *_FOUR_STARS,
+            "4 and 5 stars positive, the last row of each user tests, the one "
+            "before validates; all unseen items are ranked",
+            order="last",
+        ),
+        Protocol(
+            "kuairand-random",
+            *_FOUR_STARS,
+            "KuaiRand: the log before 1 May trains; random rows before "
+            "calibrate, of 1 to 4 May validate, of 5 to 8 May test",
+            order="dates",
+            cuts=(_1_MAY, _1_MAY + 4 * _DAY),
+            tests_uniform=True,
+            log_note="kuairand",
+            log_hint=_KUAIRAND,
+        ),
+        Protocol(
+            "kuairand-standard",
+            *_FOUR_STARS,
+            "KuaiRand: the log of 8 to 21 April trains, of 22 to 28 April "
+            "validates, of 29 April to 8 May tests",
+            order="dates",
+            cuts=(_1_MAY - 9 * _DAY, _1_MAY - 2 * _DAY),
+            log_note="kuairand",
+            log_hint=_KUAIRAND,
+        ),
+    )
+}
+
+
+def get_protocol(protocol: str | Protocol) -> Protocol:
+    """Look a protocol up by name."""
+    if isinstance(protocol, Protocol):
+        return protocol
+    if protocol not in PROTOCOLS:
+        raise InputError(
+            "unknown protocol", found=protocol, expected=f"one of {', '.join(PROTOCOLS)}"
+        )
+    return PROTOCOLS[protocol]
 
 
 @dataclass(frozen=True)
@@ -102,8 +260,6 @@ def split_dataset(
     _require_log(data, rule)
     if rule.unlogged or rule.order != "random":
         data = data.with_overlap("drop")
-    if rule.order == "dates":
-        return _split_by_dates(data, rule, seed)
     if rule.order != "random":
         return _split_by_time(data, rule, seed, add_uniform)
     if data.uniform is None:
@@ -173,15 +329,24 @@ def split_without_test(
 
 def _split_by_time(data: Dataset, rule: Protocol, seed: int, add_uniform: bool) -> Split:
     """Train on the past, validate on what follows, test on what comes last; uniform rows are left
-    to calibration."""
-    time = _times(data.logged, rule)
-    cut = (
-        _latest(time, rule.logged_validation_share)
-        if rule.order == "time"
-        else _last_of_users(data.logged.user, time)
-    )
-    validation, test = (data.logged.take(rows) for rows in cut)
-    train, uniform = data.logged.without(np.concatenate(cut)), data.uniform
+    to calibration. With given dates, uniform rows may be cut likewise and test."""
+    time, uniform = _times(data.logged, rule), data.uniform
+    regime: Regime = "logged"
+    if rule.order == "dates":
+        train, validation, test = _cut(data.logged, time, rule)
+    else:
+        held = (
+            _latest(time, rule.logged_validation_share)
+            if rule.order == "time"
+            else _last_of_users(data.logged.user, time)
+        )
+        validation, test = (data.logged.take(rows) for rows in held)
+        train = data.logged.without(np.concatenate(held))
+    if rule.tests_uniform:
+        if uniform is None:
+            raise InputError(f"protocol {rule.name} tests on uniform rows", found="none")
+        regime = "uniform"
+        uniform, validation, test = _cut(uniform, _times(uniform, rule), rule)
     if not len(train) or not len(test):
         raise InputError(
             f"protocol {rule.name} leaves no rows to {'test' if len(train) else 'train'} on",
@@ -189,60 +354,30 @@ def _split_by_time(data: Dataset, rule: Protocol, seed: int, add_uniform: bool) 
             hint="Give a longer log, or take --protocol rd.",
         )
     parts = train, uniform, validation, test
-    return _split(data, rule, seed, *parts, "logged", "logged", add_uniform)
+    return _split(data, rule, seed, *parts, regime, regime, add_uniform)
 
 
-def _split_by_dates(data: Dataset, rule: Protocol, seed: int) -> Split:
-    """Cut at two times: before, between, after. Uniform rows are cut likewise where they test, else
-    all calibrate."""
-    time, (middle, late) = _times(data.logged, rule), rule.cuts
-    train, uniform = data.logged.take(time < middle), data.uniform
-    regime: Regime = "logged"
-    validation, test = (
-        data.logged.take((time >= middle) & (time < late)),
-        data.logged.take(time >= late),
-    )
-    if rule.tests_uniform:
-        if uniform is None:
-            raise InputError(
-                f"protocol {rule.name} tests on uniform rows", found="a data set without any"
-            )
-        drawn, regime = _times(uniform, rule), "uniform"
-        validation, test = (
-            uniform.take((drawn >= middle) & (drawn < late)),
-            uniform.take(drawn >= late),
-        )
-        uniform = uniform.take(drawn < middle)
-    if not len(train) or not len(test):
-        word = "test" if len(train) else "train"
-        raise InputError(
-            f"protocol {rule.name} leaves no rows to {word} on", found="rows of other dates"
-        )
-    return _split(data, rule, seed, train, uniform, validation, test, regime, regime)
+def _cut(
+    rows: Interactions, time: np.ndarray, rule: Protocol
+) -> tuple[Interactions, Interactions, Interactions]:
+    """Rows before, between and after the two dates of a protocol."""
+    early, late = time < rule.cuts[0], time >= rule.cuts[1]
+    return rows.take(early), rows.take(~early & ~late), rows.take(late)
 
 
 def _times(rows: Interactions, rule: Protocol) -> np.ndarray:
     """The timestamp of each row; refused where one is missing."""
-    hint = "Give a log with a column timestamp, or take --protocol rd."
-    if isinstance(rows, StoredInteractions):
-        raise InputError(
-            f"protocol {rule.name} needs timestamps, which shards on disk do not keep", hint=hint
-        )
-    if "timestamp" not in rows.frame.columns:
-        found = f"columns {', '.join(name for name in rows.to_frame().columns if name != 'label')}"
-        raise InputError(
-            f"protocol {rule.name} needs timestamps", found=found, expected="timestamp", hint=hint
-        )
-    missing = rows.frame["timestamp"].null_count()
-    if missing:
-        found = f"{missing:,} of {len(rows):,} rows without one"
-        raise InputError(
-            f"protocol {rule.name} needs timestamps",
-            found=found,
-            expected="one in every row",
-            hint=hint,
-        )
-    return rows.frame["timestamp"].to_numpy()
+    found = "shards on disk, which do not keep them"
+    if not isinstance(rows, StoredInteractions):
+        if "timestamp" in rows.frame.columns and not rows.frame["timestamp"].null_count():
+            return rows.frame["timestamp"].to_numpy()
+        found = f"rows without one, columns {', '.join(rows.to_frame().columns)}"
+    raise InputError(
+        f"protocol {rule.name} needs timestamps",
+        found=found,
+        expected="a timestamp, one in every row",
+        hint="Give a log with a column timestamp, or take --protocol rd.",
+    )
 
 
 def _latest(time: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -321,15 +456,13 @@ def _divide(
 ) -> tuple[Interactions, Interactions, Interactions]:
     """Cut rows into two shares and the rest, in this order or at random. Of a large log a share is
     `MOST_HELD_OUT` rows at most."""
-    n = len(rows)
-    first, second = (min(round(share * n), MOST_HELD_OUT) for share in shares)
+    first, second = (min(round(share * len(rows)), MOST_HELD_OUT) for share in shares)
     if order is None:
-        order = rng.permutation(n) if n <= 10 * MOST_HELD_OUT else _draw(n, first + second, rng)
-    return (
-        rows.take(order[:first]),
-        rows.take(order[first : first + second]),
-        rows.without(order[: first + second]),
-    )
+        n = len(rows)
+        large = n > 10 * MOST_HELD_OUT
+        order = rng.choice(n, first + second, replace=False) if large else rng.permutation(n)
+    held = order[: first + second]
+    return rows.take(held[:first]), rows.take(held[first:]), rows.without(held)
 
 
 def _content_order(data: Dataset, rows: Interactions, seed: int) -> np.ndarray | None:
@@ -340,20 +473,8 @@ def _content_order(data: Dataset, rows: Interactions, seed: int) -> np.ndarray |
     """
     if len(rows) > 10 * MOST_HELD_OUT:
         return None
-
     known = None if rows is data.logged else entity_keys(data.logged.to_matrix(), seed, rounds=1)
     return np.argsort(row_hashes(rows.to_matrix(), seed, known), kind="stable")
-
-
-def _draw(n: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Distinct numbers below n in random order, without a list of all n."""
-    found = np.zeros(0, np.int64)
-    while found.size < size:
-        found = np.sort(np.concatenate([found, rng.integers(n, size=size)]))
-        found = found[
-            np.append(True, found[1:] != found[:-1])
-        ]  # np.unique hashes, which takes ten times as long
-    return rng.permutation(found)[:size]
 
 
 def _union(logged: Interactions, uniform: Interactions) -> Interactions:

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 
 from puidrec.data.dataset import IdMap, Interactions
-from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.schema import (
     Frame,
     Origin,
@@ -25,6 +24,7 @@ from puidrec.data.schema import (
     to_polars,
     with_our_names,
 )
+from puidrec.data.split import Protocol, get_protocol
 from puidrec.data.tables import OverlapRule, check_overlap, require_fresh
 from puidrec.errors import InputError, NoValueWarning
 from puidrec.evaluation.any_model import (

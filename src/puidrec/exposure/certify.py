@@ -12,8 +12,8 @@ import polars as pl
 from scipy import sparse
 
 from puidrec.data.dataset import Dataset, Interactions
-from puidrec.data.protocol import Protocol, get_protocol
 from puidrec.data.schema import check_choice
+from puidrec.data.split import Protocol, get_protocol
 from puidrec.errors import InputError
 from puidrec.evaluation.significance import holm
 from puidrec.exposure.base import clip

@@ -23,7 +23,7 @@ import polars as pl
 from scipy.special import stdtrit
 
 from puidrec.data.dataset import Dataset
-from puidrec.data.protocol import Protocol
+from puidrec.data.split import Protocol
 from puidrec.errors import InputError
 from puidrec.exposure.certificate import Segments
 from puidrec.exposure.certify import beside_uniform, partitions_of

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from puidrec.comparing.job import DataSpec, Job
-from puidrec.data.protocol import PROTOCOLS
+from puidrec.data.split import PROTOCOLS
 from puidrec.methods import get_method
 
 Folders = Mapping[str, Path]
