@@ -64,7 +64,9 @@ def test_given_the_deviations_it_is_the_dense_gaussian_posterior() -> None:
     sds |= {"users": RATIOS[3] * sigma, "items": RATIOS[2] * sigma, "noise": sigma}
     log_ratio = np.log([[sds[name] / sigma for name in (*columns, "users", "items")]])
     mean, covariance, log_likelihood = dense_posterior(columns, y, user, item, (25, 12), sds)
-    rows = mixture.Rows(np.column_stack([*columns.values(), y]), Codes(user, item, (25, 12)))
+    rows = mixture.Rows(
+        np.column_stack([*columns.values(), y]), Codes(user, item, (25, 12)), np.ones(y.size)
+    )
     widths = {name: x.shape[1] for name, x in columns.items()}
     regression = mixture.Regression(rows, y.size, widths)
     given = regression.given(log_ratio)

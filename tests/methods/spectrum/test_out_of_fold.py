@@ -10,8 +10,10 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum import from_log as module
-from puidrec.methods.spectrum.from_log import out_of_fold
+from puidrec.methods.spectrum.from_log import LogNoise, out_of_fold
+from puidrec.methods.stages import train_stages
 from puidrec.model import Recommender
+from puidrec.optimise.stopping import pair_scores
 from puidrec.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -111,3 +113,24 @@ def test_a_log_without_exposure_factors_shows_no_sign() -> None:
         Recommender("spectrum", dim=2, epochs=5, rng=0).fit(data).report_["spectrum"]["prior"]
         == "mf"
     )
+
+
+def test_noise_varies_with_the_level_as_far_as_rows_agree() -> None:
+    """Labels 0 and 1 have the variance q(1 − q), ratings of the same noise everywhere have not."""
+    rng = np.random.default_rng(0)
+    q = rng.uniform(0.02, 0.6, 4_000)
+    binary, known = q * (1.0 - q), LogNoise(0.1, 0.0, 1.0)
+    found = known.relative(q, (rng.random(q.size) < q) - q)
+    np.testing.assert_allclose(found, binary / binary.mean(), rtol=1e-6)
+    np.testing.assert_allclose(known.relative(q, rng.normal(0.0, 0.2, q.size)), 1.0, atol=0.02)
+
+
+def test_the_noise_of_a_log_is_that_of_its_residuals() -> None:
+    data, split, _ = log_alone("mixed")
+    prepared = Prepared.of(data, split, SETTINGS)
+    mf = train_stages(prepared).phi
+    found = LogNoise.of(prepared, mf)
+    assert min(found.constant, found.by_level) >= 0.0
+    rows = prepared.log.rows
+    squares = (prepared.log.target(rows) - pair_scores(mf, rows.user, rows.item)) ** 2
+    assert found.mean == pytest.approx(squares.mean(), rel=1e-5)

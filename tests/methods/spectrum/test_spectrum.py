@@ -12,6 +12,7 @@ from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
 from puidrec.exposure.sign_check import CLEAR_T
 from puidrec.methods.prepare import Prepared
+from puidrec.methods.spectrum.blend import Column
 from puidrec.methods.spectrum.from_log import (
     COARSE,
     FINE,
@@ -96,6 +97,15 @@ def test_spreads_are_those_of_all_pairs() -> None:
     other = replace(other, weight=-2.0, item_scale=draw.standard_normal(20))
     assert spread([one]) == pytest.approx(matrix(one).std(), rel=1e-6)
     assert spread([one, other]) == pytest.approx((matrix(one) + matrix(other)).std(), rel=1e-6)
+
+
+def test_columns_have_spread_one_however_small_their_scores_but_rounding_has_none() -> None:
+    draw = np.random.default_rng(3)
+    one = random_term(draw, 3)
+    small = Column.standard("exposure", replace(one, weight=1e-6))
+    assert spread(small.terms) == pytest.approx(1.0)
+    nearly = Column.standard("members", one, replace(one, weight=-1.0 + 1e-7))
+    assert spread(nearly.terms) < 1e-3
 
 
 def test_terms_of_the_same_scores_are_added_up() -> None:

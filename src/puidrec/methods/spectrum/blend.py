@@ -23,6 +23,7 @@ from puidrec.methods.prepare import Prepared, UniformRows
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.methods.spectrum.from_log import (
     FINE_RATED,
+    LogNoise,
     OutOfFold,
     exposure_scores,
     label_free_order,
@@ -36,7 +37,7 @@ from puidrec.methods.spectrum.members import (
     path_parameters,
 )
 from puidrec.methods.spectrum.mixture import Codes, Posterior, fit_mixture
-from puidrec.methods.spectrum.terms import Term, compress, gathered, one, spread
+from puidrec.methods.spectrum.terms import Term, compress, gathered, one, root_mean_square, spread
 from puidrec.methods.spectrum.uncertainty import summarise
 from puidrec.rng import generator
 from puidrec.scores.low_rank import LowRank
@@ -46,7 +47,8 @@ MOST_COLUMNS, MORE_COLUMNS = 48, 16
 KNOWN_LIKES = 20_000
 """Logged likes at which the mixture is held to what is known of them."""
 LEAST_SPREAD = 0.003
-"""A score that varies less is not blown up to standard deviation 1: that would be rounding."""
+"""A difference of scores that varies less, as a share of these scores, is not blown up to standard
+deviation 1: that would be rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,8 @@ class Column:
     @classmethod
     def standard(cls, group: str, *terms: Term) -> Column:
         """Of standard deviation 1 over all pairs; named like the first term."""
-        scale = 1.0 / max(spread(terms), LEAST_SPREAD)
+        size = max(root_mean_square(term) for term in terms)
+        scale = 1.0 / max(spread(terms), LEAST_SPREAD * size, 1e-12)
         return cls(group, terms[0].name, tuple(_times(terms, scale)))
 
     def at(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
@@ -157,13 +160,16 @@ def _mix(
 ) -> Mixed:
     """The mixture of all groups, by uniform rows."""
     data = prepared.data
-    columns = _columns(prepared, members, centre, factors)
+    columns, mf = _columns(prepared, members, centre, factors), members.get("mf")
+    q = centre.at(rows.user, rows.item)
+    noise = LogNoise(0.0, 1.0, 0.0) if mf is None else LogNoise.of(prepared, mf)
     posterior = fit_mixture(
         _values(columns, rows.user, rows.item),
-        rows.target - centre.at(rows.user, rows.item),
+        rows.target - q,
         generator(prepared.settings.seed, "mixture"),
         Codes(rows.user, rows.item, (data.n_users, data.n_items)),
         known=_known_likes(prepared, columns, rows.user.size),
+        variance=noise.relative(q, rows.target - q),
     )
     constant, (users, items) = one(data.n_users, data.n_items), posterior.sides
     effects = [
@@ -171,8 +177,7 @@ def _mix(
         replace(constant, item_scale=items.mean),
     ]
     notes = _notes(columns, posterior, f"{rows.user.size:,} uniform rows outside the training log")
-    mf = members.get("mf")
-    summary = summarise(prepared, columns, posterior, (rows.user, rows.item), mf)
+    summary = summarise(prepared, columns, posterior, (rows.user, rows.item), mf, noise.mean)
     terms = _total(centre, columns, posterior, effects)
     return Mixed(terms, notes, posterior.log_evidence / rows.user.size, summary)
 

@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from scipy import sparse
+from scipy.optimize import nnls
 
 from puidrec.data.dataset import Interactions
 from puidrec.data.on_disk import StoredInteractions
@@ -44,6 +45,8 @@ from puidrec.scores.low_rank import LowRank
 COARSE, RANK, FINE = 4, 16, 48
 EXPOSURE, RATED = f"exposure {RANK}", f"exposure × rating {RANK}"
 FINE_RATED = f"exposure × rating {FINE}"
+EDGE = 0.01
+"""Ratings in 0..1 count as at least this far from either end."""
 SHRINK = 10.0
 """Ratings that a spread is worth before an item has any of its own."""
 PARTS = 5
@@ -134,6 +137,49 @@ def leading_feature(design: Design) -> np.ndarray:
         return np.zeros(design.n_rows)
     start = np.random.default_rng(0).standard_normal(min(x.shape))
     return leading_svd(x, 2, start)[0][:, 1]
+
+
+class LogNoise(NamedTuple):
+    """How far ratings of the log are from `mf`."""
+
+    mean: float
+    """Of squared residuals."""
+    constant: float
+    by_level: float
+    """Squared residuals as constant + by_level · q(1 − q), q what `mf` says: of likes and dislikes
+    it is the second alone, of ratings with many levels rather the first."""
+
+    @classmethod
+    def of(cls, prepared: Prepared, mf: LowRank) -> LogNoise:
+        """By least squares over the training rows."""
+        log, gram, moments = prepared.log, np.zeros((2, 2)), np.zeros(2)
+        for part in log.rows.parts():
+            q = pair_scores(mf, part.user, part.item).astype(np.float64)
+            x = np.column_stack([np.ones(q.size), _binary(q)])
+            gram += x.T @ x
+            moments += x.T @ (log.target(part) - q) ** 2
+        factor = np.linalg.cholesky(gram + 1e-9 * gram[0, 0] * np.eye(2))
+        found, _ = nnls(factor.T, np.linalg.solve(factor, moments))
+        return cls(float(moments[0] / gram[0, 0]), *map(float, found))
+
+    def relative(self, q: np.ndarray, residual: np.ndarray) -> np.ndarray:
+        """Variances v of other rows, mean 1: by the share of 1 − ω + ω · (that of the log) that
+        their own residuals ask for, averaged over ω by the likelihood of normal residuals."""
+        own = self.constant + self.by_level * _binary(q)
+        own /= own.mean()
+        candidates = [1.0 - share + share * own for share in np.linspace(0.0, 1.0, 5)]
+        fits = []
+        for v in candidates:
+            rest = residual - np.average(residual, weights=1.0 / v)
+            fits.append(-0.5 * (np.log(v).sum() + v.size * np.log(np.mean(rest**2 / v))))
+        weight = np.exp(np.array(fits) - max(fits))
+        return np.asarray(np.average(candidates, 0, weight))
+
+
+def _binary(q: np.ndarray) -> np.ndarray:
+    """The variance of a rating that is 0 or 1."""
+    q = np.clip(q, EDGE, 1.0 - EDGE)
+    return np.asarray(q * (1.0 - q))
 
 
 class OutOfFold(NamedTuple):

@@ -24,6 +24,7 @@ from puidrec.data.dataset import IdMap
 from puidrec.errors import InputError
 from puidrec.exposure.bounds import Gamma, require_pairs
 from puidrec.exposure.gamma import GammaRule
+from puidrec.methods.spectrum.from_log import EDGE
 from puidrec.methods.spectrum.uncertainty import (
     PREFIX,
     SIDES,
@@ -36,8 +37,6 @@ from puidrec.methods.spectrum.uncertainty import (
 if TYPE_CHECKING:
     from puidrec.methods.prepare import Prepared
 
-EDGE = 0.01
-"""Ratings in 0..1 count as at least this far from either end, else Γ would be infinite."""
 MOST_VALUES = 12
 """Different numbers from which a column is cut into four bins."""
 CAP = 20.0

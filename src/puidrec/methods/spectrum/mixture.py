@@ -4,7 +4,7 @@ regression.
     y_r = Σ_g Σ_{k in g} x_rk β_k + a_user(r) + b_item(r) + ε_r
 
     β_k ~ N(0, τ_g²/K_g)   the K_g columns of group g (level, members, exposure, slope, personal)
-    a_u ~ N(0, τ_users²),   b_i ~ N(0, τ_items²),   ε_r ~ N(0, σ²)
+    a_u ~ N(0, τ_users²),   b_i ~ N(0, τ_items²),   ε_r ~ N(0, σ² v_r), v known
     τ, σ ~ half-normal with the scales of `SCALES`; y is a rating in 0..1 less what the prior model
     predicts
 
@@ -94,14 +94,16 @@ class Codes(NamedTuple):
 
 class Rows:
     """Rows A = [X, y] whose effects are integrated out: W = I + ρ_o² Z_o Z_oᵀ + ρ_i² Z_i Z_iᵀ, with
-    the indicators Z of the outer side (of more entities) and of the inner one.
+    the indicators Z of the outer side (of more entities) and of the inner one. All are multiplied
+    by `root` = v^-½, so that noise is alike.
 
     The outer side is eliminated by its diagonal: D = I + ρ_o² Z_o Z_oᵀ has D⁻¹ = I − Z_o diag(s)
     Z_oᵀ with s = ρ_o²/(1 + n ρ_o²), and W = D + ρ_i² Z_i Z_iᵀ is solved through H = I + ρ_i² Z_iᵀ
     D⁻¹ Z_i. All of it needs sums of rows by entity, not the rows.
     """
 
-    def __init__(self, a: np.ndarray, codes: Codes | None) -> None:
+    def __init__(self, a: np.ndarray, codes: Codes | None, root: np.ndarray) -> None:
+        a = a * root[:, None]
         self.gram, self.codes = a.T @ a, codes
         self._known: dict[tuple[int, ...], tuple[np.ndarray, float]] = {}
         if codes is None:
@@ -109,13 +111,13 @@ class Rows:
         users = np.unique(codes.user).size >= np.unique(codes.item).size
         self.order = (0, 1) if users else (1, 0)
         code = codes.user, codes.item
-        z = [_indicators(code[k], codes.sizes[k]) for k in self.order]
-        count = z[1].sum(0)
+        z = [_indicators(code[k], codes.sizes[k], root) for k in self.order]
+        count = np.bincount(code[self.order[1]], minlength=codes.sizes[self.order[1]])
         if np.count_nonzero(count) > MOST_INNER:  # ties at the edge are left out together
             z[1] = z[1] @ sparse.diags_array((count > np.sort(count)[-MOST_INNER - 1]) * 1.0)
         self.used = [np.flatnonzero(one.sum(0)) for one in z]
         outer, inner = (one[:, used] for one, used in zip(z, self.used, strict=True))
-        self.count = [outer.sum(0), inner.sum(0)]
+        self.count = [(one**2).sum(0) for one in (outer, inner)]
         self.total = [outer.T @ a, inner.T @ a]
         self.both = sparse.csr_array(outer.T @ inner)
 
@@ -164,8 +166,8 @@ class Rows:
         return (outer, rho), s, factor, self.total[1] - weighted @ self.total[0]
 
 
-def _indicators(code: np.ndarray, size: int) -> sparse.csr_array:
-    return sparse.csr_array((np.ones(code.size), (np.arange(code.size), code)), (code.size, size))
+def _indicators(code: np.ndarray, size: int, values: np.ndarray) -> sparse.csr_array:
+    return sparse.csr_array((values, (np.arange(code.size), code)), (code.size, size))
 
 
 class Draws(NamedTuple):
@@ -279,14 +281,16 @@ def fit_mixture(
     rng: np.random.Generator,
     codes: Codes | None = None,
     known: tuple[np.ndarray, float] | None = None,
+    variance: np.ndarray | None = None,
 ) -> Posterior:
     """The posterior of the mixture.
 
     columns: by group, [rows, K_g]. codes: users and items of the rows; None: there are no effects.
     known: columns of pairs at which y is known to be 0, times the root of their weight, and the sum
-    of their weights.
+    of their weights. variance: v of each row; None: 1.
     """
-    rows, n = Rows(np.column_stack([*columns.values(), y]), codes), float(y.size)
+    root = np.ones(y.size) if variance is None else 1.0 / np.sqrt(variance)
+    rows, n = Rows(np.column_stack([*columns.values(), y]), codes, root), float(y.size)
     if known is not None:
         rows.gram[:-1, :-1] += known[0].T @ known[0]
         n += known[1]

@@ -67,6 +67,13 @@ def spread(terms: Sequence[Term]) -> float:
     return float((within + (right @ mean).var(correction=0)).clamp_min(0.0).sqrt())
 
 
+def root_mean_square(term: Term) -> float:
+    """Of its values over all pairs."""
+    left, right = term.left(), term.right()
+    squares = ((left.T @ left) * (right.T @ right)).sum() / (len(left) * len(right))
+    return float(squares.clamp_min(0.0).sqrt())
+
+
 def gathered(terms: Sequence[Term]) -> list[Term]:
     """The same sum with one term per scores, or two where weights vary by user and by item."""
     first: dict[tuple[int, bool], Term] = {}

@@ -53,9 +53,10 @@ def summarise(
     posterior: Posterior,
     rows: tuple[np.ndarray, np.ndarray],
     mf: LowRank | None,
+    log_noise: float,
 ) -> dict[str, Tensor]:
     """The posterior as a few numbers per user and item, to keep with the model. `rows`: users and
-    items of the rows that calibrated."""
+    items of the rows that calibrated. log_noise: the mean squared residual of the log."""
     slopes = [side.slope for side in posterior.sides]
     means = zip(*(column.means() for column in columns), strict=True)
     by_side = [np.column_stack(own) for own in means]
@@ -70,7 +71,7 @@ def summarise(
     rest = max(float(np.mean(exact - additive)), 0.0)
     tensors = {
         "middle": middle,
-        "numbers": np.array([posterior.noise, rest, _log_residual(prepared, mf)]),
+        "numbers": np.array([posterior.noise, rest, log_noise]),
         "level_rows": np.array(level_rows(prepared.log.ratings)),
     }
     for k, name in enumerate(SIDES):
@@ -109,20 +110,6 @@ def level_rows(ratings: Matrix) -> list[float]:
         variance = between / max(n - np.sum(count**2.0) / n, 1.0)
         found.append(float(np.clip(within / max(variance, 1e-12), 1.0, n)))
     return found
-
-
-def _log_residual(prepared: Prepared, mf: LowRank | None) -> float:
-    """The mean squared residual of the training rows."""
-    if mf is None:
-        return 0.0
-    log, total = prepared.log, 0.0
-    for part in log.rows.parts():
-        total += float(
-            np.sum(
-                (log.target(part) - pair_scores(mf, part.user, part.item)) ** 2, dtype=np.float64
-            )
-        )
-    return total / len(log.rows)
 
 
 class Means(NamedTuple):
