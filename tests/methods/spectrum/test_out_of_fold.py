@@ -121,7 +121,7 @@ def test_noise_varies_with_the_level_as_far_as_rows_agree() -> None:
     q = rng.uniform(0.02, 0.6, 4_000)
     binary, known = q * (1.0 - q), LogNoise(0.1, 0.0, 1.0)
     found = known.relative(q, (rng.random(q.size) < q) - q)
-    np.testing.assert_allclose(found, binary / binary.mean(), rtol=1e-6)
+    np.testing.assert_allclose(found, binary / binary.mean(), atol=0.2)
     np.testing.assert_allclose(known.relative(q, rng.normal(0.0, 0.2, q.size)), 1.0, atol=0.02)
 
 
