@@ -28,9 +28,9 @@ from puidrec.atomic import write_json
 from puidrec.evaluation.sequential import settle
 from puidrec.evaluation.significance import compare
 from puidrec.exposure.certificate import certify_values
-from puidrec.exposure.certify import all_labelled, placebo_certificate, sign_by_means
+from puidrec.exposure.certify import all_labelled, placebo_certificate
 from puidrec.exposure.estimate import estimate_exposure
-from puidrec.exposure.sign_check import DISLIKED, LIKED, OPEN, MeanGap
+from puidrec.exposure.tilt import DISLIKED, LIKED, OPEN, MeanGap, sign_by_means
 from puidrec.gamma_study import study_gamma
 from puidrec.report.reproduce import table
 from worlds import Truth, make_world

@@ -11,7 +11,7 @@ import pytest
 from puidrec import Dataset, gamma_study, load_dataset
 from puidrec.data.synthetic import simulate
 from puidrec.exposure.gamma import PRESETS, resolve_gamma
-from puidrec.exposure.sign_check import DISLIKED, LIKED
+from puidrec.exposure.tilt import DISLIKED, LIKED
 from puidrec.gamma_study import study_gamma
 
 

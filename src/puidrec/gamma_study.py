@@ -16,12 +16,12 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.exposure.certificate import Certificate
-from puidrec.exposure.certify import all_labelled, certify_exposure, sign_by_means
+from puidrec.exposure.certify import all_labelled, with_checks
 from puidrec.exposure.entropy import ESTIMATORS, Gains
 from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma
-from puidrec.exposure.sign_check import CLEAR_T, OPEN, MeanGap, SignCheck
+from puidrec.exposure.tilt import CLEAR_T, OPEN, MeanGap, SignCheck, sign_by_means
 from puidrec.features.bins import SideBins
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.from_log import out_of_fold
@@ -250,8 +250,9 @@ def _prove(nominal: NominalExposure, split: Split) -> tuple[tuple[Proof, ...], t
     proofs = []
     for outcome in outcomes:
         plain = nominal.certificate(outcome, uniform, adjust=False)
-        last = outcome == outcomes[-1]
-        adjusted = certify_exposure(nominal, uniform, outcome, checks=last)
+        adjusted = nominal.certificate(outcome, uniform)
+        if outcome == outcomes[-1]:
+            adjusted = with_checks(adjusted, nominal, uniform, outcome)
         proofs += [Proof(outcome, plain), Proof(outcome, adjusted)]
     return tuple(proofs), sign_by_means(nominal, uniform, outcomes[-1])
 

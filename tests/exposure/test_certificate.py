@@ -5,8 +5,7 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
-from puidrec.exposure.certificate import SeenSums, certificate, certify_values
-from puidrec.exposure.melding import UniformRows
+from puidrec.exposure.certificate import SeenSums, UniformRows, certificate, certify_values
 
 
 def ratings(path):
@@ -124,10 +123,18 @@ def test_more_levels_prove_at_least_as_much_and_say_which():
     assert found.levels[2].p_value > 0.05 > found.levels[0].p_value
 
 
-def test_levels_without_uniform_rows_are_joined_and_named():
+def test_levels_of_few_seen_rows_are_joined_and_named():
+    logged = np.repeat([1.0, 2.0, 3.0, 4.0], [50, 3, 50, 50])
+    found = certify_values(logged, np.repeat([1.0, 3.0, 4.0], [40, 30, 30]))
+    assert [row.name for row in found.levels] == ["rating 1", "ratings 2 to 3", "rating 4"]
+
+
+def test_a_level_that_no_uniform_row_has_proves_by_its_absence():
     logged, uniform = np.repeat([1.0, 2.0, 3.0, 4.0], 50), np.repeat([1.0, 3.0, 4.0], [40, 30, 30])
     found = certify_values(logged, uniform)
-    assert [row.name for row in found.levels] == ["ratings 1 to 2", "rating 3", "rating 4"]
+    absent = found.levels[1]
+    assert (absent.name, absent.unseen) == ("rating 2", 0.0)
+    assert 4.0 < absent.lower < absent.gamma < np.inf
 
 
 def test_extreme_shares_stay_finite():

@@ -180,10 +180,9 @@ def test_calibrated_weights_stand_for_the_unseen_pairs_of_every_range(tiny_data,
     np.testing.assert_allclose(
         np.bincount(rows, weight), np.bincount(pairs) - np.bincount(rows), rtol=1e-9
     )
-    levels = np.unique(nominal.seen.rating).astype(float)
-    sums = nominal.seen_sums("rating", levels)
-    assert sums.weight.sum() == pytest.approx(n_users * n_items - len(nominal.seen))
-    assert nominal.seen_sums("rating", levels, adjust=False).weight.sum() == len(own)
+    total = sum((1.0 / p - 1.0).sum() for _, p in nominal.weighted())
+    assert total == pytest.approx(n_users * n_items - len(nominal.seen))
+    assert [p for _, p in nominal.weighted(adjust=False)] == [None]
 
 
 def test_a_curve_that_is_wrong_in_its_tail_no_longer_sways_a_mean() -> None:
@@ -230,6 +229,5 @@ def test_propensities_of_ratings_are_not_calibrated(tiny_data) -> None:
     split = tiny_data.split("rd", 0)
     nominal = estimate_exposure(tiny_data, split.train, split.propensity, "naive-bayes")
     assert nominal.weight_calibration is None
-    levels = np.unique(nominal.seen.rating).astype(float)
-    total = nominal.seen_sums("rating", levels).weight.sum()
-    assert total == pytest.approx((1.0 / nominal.seen_propensity - 1.0).sum())
+    ((_, p),) = nominal.weighted()
+    np.testing.assert_array_equal(p, nominal.seen_propensity)

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from puidrec.exposure.melding import (
+from puidrec.exposure.certificate import (
     UniformRows,
     joined_levels,
     log_gamma,
     ranges_of,
     uniform_shares,
-    without_empty,
 )
 
 SHARES = st.floats(0.001, 0.999)
@@ -65,13 +64,6 @@ def test_levels_are_joined_until_enough_rows_are_expected() -> None:
     assert joined_levels(np.array([9.0, 9.0]), np.array([2.0, 9.0])).tolist() == [
         0
     ]  # too few seen rows
-
-
-def test_events_without_a_uniform_row_join_their_neighbour() -> None:
-    starts = np.arange(5)
-    assert without_empty(starts, np.array([3, 0, 2, 0, 0])).tolist() == [0, 2]
-    assert without_empty(starts, np.array([0, 0, 2, 1, 1])).tolist() == [0, 3, 4]
-    assert without_empty(starts, np.ones(5, int)).tolist() == starts.tolist()
 
 
 def test_rows_of_one_user_that_are_all_alike_count_once() -> None:

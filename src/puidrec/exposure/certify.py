@@ -4,12 +4,12 @@ misfit instead."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
-from scipy import sparse
+from scipy.special import logit
 
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.schema import check_choice
@@ -21,20 +21,15 @@ from puidrec.exposure.certificate import (
     Certificate,
     SeenSums,
     SegmentCertificate,
-    Segments,
-    all_levels,
-    certificate,
+    UniformRows,
+    certify_events,
     level_index,
-    segment_certificates,
 )
 from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
-from puidrec.exposure.melding import UniformRows
-from puidrec.exposure.sign_check import MeanGap, mean_gap
+from puidrec.exposure.evidence import SideName
 from puidrec.features.bins import bin_column
-from puidrec.features.encode import exposure_design, feature_columns
+from puidrec.features.encode import feature_columns
 from puidrec.rng import Rng, generator
-
-__all__ = ["Certificate", "certify", "certify_exposure"]
 
 MIN_SEGMENT = 50
 """Fewest uniform rows of a segment that is certified on its own."""
@@ -65,9 +60,9 @@ def certify(
     check_choice("outcome", outcome, ("auto", "rating", "label"))
     nominal, uniform = beside_uniform(data, propensity, protocol, rng, "a certificate")
     by_level = nominal.certifies_levels(uniform) if outcome == "auto" else outcome == "rating"
-    return certify_exposure(
-        nominal, uniform, "rating" if by_level else "label", confidence=confidence, checks=checks
-    )
+    kind: Outcome = "rating" if by_level else "label"
+    found = nominal.certificate(kind, uniform, confidence=confidence)
+    return with_checks(found, nominal, uniform, kind) if checks else found
 
 
 def beside_uniform(
@@ -91,107 +86,109 @@ def all_labelled(protocol: Protocol) -> Protocol:
     return replace(protocol, negative_to=float(np.nextafter(protocol.positive_from, -np.inf)))
 
 
-def certify_exposure(
-    nominal: NominalExposure,
-    uniform: Interactions,
-    outcome: Outcome,
-    *,
-    confidence: float = 0.95,
-    checks: bool = True,
-) -> Certificate:
-    """`certify` for an exposure that is fitted already: training and studies share it."""
-    found = nominal.certificate(outcome, uniform, confidence=confidence)
-    return with_checks(found, nominal, uniform, outcome) if checks else found
-
-
 def with_checks(
     found: Certificate, nominal: NominalExposure, uniform: Interactions, outcome: Outcome
 ) -> Certificate:
     """A certificate with its placebo, where it proves something, and its segments."""
-    confidence = found.confidence
-    placebo = (
-        placebo_certificate(nominal, outcome, uniform, confidence) if found.lower > 1.0 else None
-    )
-    return replace(
-        found, segments=_segments(nominal, uniform, outcome, confidence), placebo=placebo
-    )
+    placebo = None
+    if found.lower > 1.0:
+        placebo = placebo_certificate(nominal, outcome, uniform, found.confidence)
+    segments = _segments(nominal, uniform, outcome, found.confidence)
+    return replace(found, segments=segments, placebo=placebo)
 
 
 def _segments(
     nominal: NominalExposure, uniform: Interactions, outcome: Outcome, confidence: float
 ) -> tuple[SegmentCertificate, ...]:
     """Certificates of segments with enough uniform rows, limits and p-values adjusted for their
-    number (Holm).
-
-    Weights are calibrated: a segment has few rows of small propensity, and a curve that is wrong
-    there sways it.
-    """
-    rows, value, levels = nominal.unseen_values(uniform, outcome)
-    partitions = _with_rows(nominal, rows)
-    n_segments = sum(int(enough.sum()) for *_, enough in partitions)
-    index, found = level_index(value, levels), list[SegmentCertificate]()
-    for number, part, own, enough in partitions:
-        kept = enough[own]
-        sums = nominal.seen_sums(outcome, levels, segments=part, rng=nominal.seed)
-        drawn = UniformRows(index[kept], rows.user[kept], nominal.data.n_users)
-        rng = generator(nominal.seed, "segments", number)
-        alpha = (1.0 - confidence) / n_segments
-        found += segment_certificates(sums, drawn, part, own[kept], alpha=alpha, rng=rng)
-    adjusted = holm(np.array([row.p_value for row in found]), n_segments)
+    number (Holm)."""
+    segments, found = list(segments_of(nominal, uniform, outcome)), list[SegmentCertificate]()
+    for k, segment in enumerate(segments):
+        # users whose rows may belong to a segment of items: all
+        n_users = segment.n if segment.side == "user" else nominal.data.n_users
+        rows = UniformRows(level_index(segment.value, segment.levels), segment.user, n_users)
+        alpha, draw = (1.0 - confidence) / len(segments), generator(nominal.seed, "segments", k)
+        events, _ = certify_events(segment.weight, segment.rows, rows, segment.levels, alpha, draw)
+        if events:
+            gamma, lower = (max(getattr(e, name) for e in events) for name in ("gamma", "lower"))
+            p_value = min(event.p_value for event in events)
+            found.append(
+                SegmentCertificate(
+                    segment.side, segment.name, segment.value.size, gamma, lower, p_value
+                )
+            )
+    adjusted = holm(np.array([row.p_value for row in found]), len(segments))
     rows_found = [replace(row, p_value=float(p)) for row, p in zip(found, adjusted, strict=True)]
     return tuple(sorted(rows_found, key=lambda row: (-row.lower, row.p_value)))
 
 
-def sign_by_means(
+class Segment(NamedTuple):
+    """Seen and uniform rows of the pairs of some users, or of some items."""
+
+    side: SideName
+    name: str
+    n: int
+    """Its users or items."""
+    levels: np.ndarray
+    weight: np.ndarray
+    """Σ(1/p − 1) of the seen rows, [groups of users, levels]."""
+    rows: np.ndarray
+    """Seen rows by level."""
+    value: np.ndarray
+    """Labels or ratings of its uniform rows of unseen pairs."""
+    user: np.ndarray
+
+
+def segments_of(
     nominal: NominalExposure, uniform: Interactions, outcome: Outcome
-) -> tuple[MeanGap, ...]:
-    """Whether seen pairs are rated above unseen ones: over all pairs first, then in segments with
-    enough uniform rows.
+) -> Iterator[Segment]:
+    """Segments with enough uniform rows.
 
-    Means of seen pairs are reweighted to the unseen ones by the propensity, with calibrated
-    weights; p-values of segments are adjusted (Holm).
+    Weights are calibrated: a segment has few rows of small propensity, and a curve that is wrong
+    there sways it.
     """
-    rows, value, levels = nominal.unseen_values(uniform, outcome)
-    sums = nominal.seen_sums(outcome, levels, rng=nominal.seed)
-    whole = mean_gap(sums.weight[0], levels, value, rows.user, name="all pairs")
-    if whole is None:
-        return ()
-    found = list[MeanGap]()
-    for _, part, own, enough in _with_rows(nominal, rows):
-        weight = nominal.seen_sums(outcome, levels, segments=part, rng=nominal.seed).weight
-        for code in np.flatnonzero(enough).tolist():
-            kept = own == code
-            gap = mean_gap(
-                weight[code],
+    rows, levels = nominal.unseen(uniform), nominal.levels(uniform, outcome)
+    value = getattr(rows, outcome).astype(np.float64)
+    for part in partitions_of(nominal):
+        own, n = part.of(rows.user, rows.item), len(part.names)
+        enough = np.flatnonzero(np.bincount(own, minlength=n) >= MIN_SEGMENT)
+        if not enough.size:
+            continue
+        sums = SeenSums(levels, nominal.data.n_users, n, nominal.seed)
+        for seen, p in nominal.weighted():
+            code = part.of(seen.user, seen.item)
+            sums.add(getattr(seen, outcome).astype(np.float64), p, seen.user, code)
+        for k in enough.tolist():
+            yield Segment(
+                part.side,
+                part.names[k],
+                int((part.codes == k).sum()),
                 levels,
-                value[kept],
-                rows.user[kept],
-                name=part.names[code],
-                side=part.side,
+                sums.weight[k],
+                sums.rows[k],
+                value[own == k],
+                rows.user[own == k],
             )
-            found += [gap] if gap is not None else []
-    adjusted = holm(np.array([gap.p_value for gap in found])).tolist()
-    segments = [gap._replace(p_value=p) for gap, p in zip(found, adjusted, strict=True)]
-    return (whole, *sorted(segments, key=lambda gap: (gap.p_value, gap.name)))
 
 
-def _with_rows(
-    nominal: NominalExposure, rows: Interactions
-) -> list[tuple[int, Segments, np.ndarray, np.ndarray]]:
-    """Partitions that have a segment with enough of the rows: number, segments, that of each row,
-    which have enough."""
-    found = []
-    for number, part in enumerate(partitions_of(nominal)):
-        own = part.of(rows.user, rows.item)
-        enough = np.bincount(own, minlength=part.n) >= MIN_SEGMENT
-        found += [(number, part, own, enough)] if enough.any() else []
-    return found
+@dataclass(frozen=True)
+class Partition:
+    """Segments of the users, or of the items."""
+
+    side: SideName
+    codes: np.ndarray
+    """Segment of every user (or item)."""
+    names: tuple[str, ...]
+
+    def of(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+        """The segment of every pair."""
+        return self.codes[user if self.side == "user" else item]
 
 
-def partitions_of(nominal: NominalExposure) -> Iterator[Segments]:
+def partitions_of(nominal: NominalExposure) -> Iterator[Partition]:
     """Users and items by each feature column, and by activity or popularity."""
     data, counts = nominal.data, nominal.evidence.counts
-    sides: tuple[tuple[Literal["user", "item"], pl.DataFrame | None, np.ndarray, str], ...] = (
+    sides: tuple[tuple[SideName, pl.DataFrame | None, np.ndarray, str], ...] = (
         ("user", data.users, counts.user_degree, "activity"),
         ("item", data.items, counts.item_degree, "popularity"),
     )
@@ -201,7 +198,7 @@ def partitions_of(nominal: NominalExposure) -> Iterator[Segments]:
             bins = bin_column(column)
             if len(bins.labels) > 1:
                 names = tuple(f"{bins.name}: {label}" for label in bins.labels)
-                yield Segments(side, bins.codes.astype(np.int64), names)
+                yield Partition(side, bins.codes.astype(np.int64), names)
 
 
 # The placebo: the same certificate around a richer propensity.
@@ -218,11 +215,11 @@ MAX_COLUMNS = 64
 
 def sample_of(rows: Interactions, rng: Rng) -> Interactions:
     """All seen rows, or `MAX_ROWS` of them at random; in memory."""
-    if len(rows) <= MAX_ROWS:
-        return rows.take(np.arange(len(rows)))
-    return rows.take(
-        np.sort(generator(rng, "placebo-rows").choice(len(rows), MAX_ROWS, replace=False))
-    )
+    chosen = np.arange(len(rows))
+    if chosen.size > MAX_ROWS:
+        draw = generator(rng, "placebo-rows")
+        chosen = np.sort(draw.choice(chosen.size, MAX_ROWS, replace=False))
+    return rows.take(chosen)
 
 
 def tree_propensity(nominal: NominalExposure, rows: Interactions, rng: Rng = 0) -> np.ndarray:
@@ -261,32 +258,25 @@ def tree_propensity(nominal: NominalExposure, rows: Interactions, rng: Rng = 0) 
     return clip(np.clip(odds, 0.0, 1.0), min(0.01, 0.1 * nominal.exposure.rate)).values
 
 
-def _design(features: sparse.csr_array | None) -> np.ndarray | None:
-    if features is None:
-        return None
-    dense = features.toarray().astype(np.float32)
-    return dense[:, np.argsort(-dense.var(axis=0), kind="stable")[:MAX_COLUMNS]]
-
-
 def _table(nominal: NominalExposure, user: np.ndarray, item: np.ndarray) -> np.ndarray:
     """Features of user and item, activity, popularity, and the log odds of the nominal propensity.
 
     Counts of all seen rows are the same for every pair of a user (or item), so no pair gives its
     own exposure away.
     """
-    data, counts = nominal.data, nominal.exposure.counts
-    sides = [
-        _design(exposure_design(data.users, "user_id")),
-        _design(exposure_design(data.items, "item_id")),
-    ]
-    columns = [
-        side[code] for side, code in zip(sides, (user, item), strict=True) if side is not None
-    ]
-    for code, degree in ((user, counts.user_degree), (item, counts.item_degree)):
+    seen, columns = nominal.exposure, []
+    for code, degree, features in (
+        (user, seen.counts.user_degree, seen.user_features),
+        (item, seen.counts.item_degree, seen.item_features),
+    ):
         columns.append(np.log1p(degree)[code][:, None])
+        if features is not None:
+            dense = features.toarray().astype(np.float32)
+            most = np.argsort(-dense.var(axis=0), kind="stable")[:MAX_COLUMNS]
+            columns.append(dense[:, most][code])
     if not nominal.propensity.uses_uniform and nominal.propensity_name != "given":
         known = np.clip(nominal.propensity.predict(user, item), 1e-6, 1.0 - 1e-6)
-        columns.append(np.log(known / (1.0 - known))[:, None])
+        columns.append(logit(known)[:, None])
     return np.concatenate(columns, axis=1).astype(np.float32)
 
 
@@ -294,11 +284,7 @@ def placebo_certificate(
     nominal: NominalExposure, outcome: Outcome, uniform: Interactions, confidence: float
 ) -> Certificate:
     """The certificate around boosted trees."""
-    rows, drawn = sample_of(nominal.seen, nominal.seed), nominal.unseen(uniform)
-    value, own = (getattr(part, outcome).astype(np.float64) for part in (drawn, rows))
-    levels = all_levels(value, own)
-    sums = SeenSums(levels, nominal.data.n_users, rng=nominal.seed)
-    sums.add(own, tree_propensity(nominal, rows, nominal.seed), rows.user)
-    unseen = UniformRows(level_index(value, levels), drawn.user, nominal.data.n_users)
-    found = certificate(sums, unseen, adjusted=True, confidence=confidence, rng=nominal.seed)
+    rows = sample_of(nominal.seen, nominal.seed)
+    parts = [(rows, tree_propensity(nominal, rows, nominal.seed))]
+    found = nominal.certificate(outcome, uniform, confidence=confidence, parts=parts)
     return replace(found, propensity="boosted trees")

@@ -9,7 +9,7 @@ rows may be in memory or on disk: what is fitted goes over them some rows at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Self
@@ -26,18 +26,18 @@ from puidrec.exposure.certificate import (
     LEVELS_MAX,
     Certificate,
     SeenSums,
-    Segments,
-    all_levels,
+    UniformRows,
     certificate,
     level_index,
 )
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import GammaSpec, resolve_gamma
-from puidrec.exposure.melding import UniformRows
 from puidrec.rng import Rng, generator
 
 Outcome = Literal["label", "rating"]
 """What a certificate is about: the protocol's positive label, or every rating level."""
+Parts = Iterable[tuple[Interactions, np.ndarray | None]]
+"""Seen rows, and their propensities where they are weighted."""
 LARGEST_LOW = 0.01
 """Where the caller names no smallest propensity: this, or a tenth of the share of pairs that was
 seen."""
@@ -147,12 +147,14 @@ class NominalExposure:
     def certifies_levels(self, uniform: Interactions) -> bool:
         """Whether there are rating levels to certify one by one: more than two, and not too
         many."""
-        found = np.unique(uniform.rating)
-        for part in row_slices(len(self.seen)):
-            found = np.union1d(found, self.seen.rating[part])
-            if found.size > LEVELS_MAX:
-                break
-        return 2 < found.size <= LEVELS_MAX
+        return 2 < self.levels(uniform, "rating").size <= LEVELS_MAX
+
+    def levels(self, uniform: Interactions, outcome: Outcome) -> np.ndarray:
+        """All values that labels or ratings have among seen and uniform rows."""
+        if outcome == "label":
+            return np.array([0.0, 1.0])
+        seen = [np.unique(self.seen.rating[part]) for part in row_slices(len(self.seen))]
+        return np.unique(np.concatenate([uniform.rating, *seen])).astype(np.float64)
 
     def certificate(
         self,
@@ -162,37 +164,31 @@ class NominalExposure:
         adjust: bool = True,
         confidence: float = 0.95,
         rng: Rng | None = None,
+        parts: Parts | None = None,
     ) -> Certificate:
         """The Γ that uniform rows prove beyond what the propensity explains; not adjusted: at all.
 
-        Rows whose pair is in the log say nothing of unseen pairs and are left out.
+        Rows whose pair is in the log say nothing of unseen pairs and are left out. parts: seen rows
+        with other propensities.
         """
         seed = self.seed if rng is None else rng
-        rows, value, levels = self.unseen_values(uniform, outcome)
-        sums = self.seen_sums(outcome, levels, adjust=adjust, rng=seed)
-        drawn = UniformRows(level_index(value, levels), rows.user, self.data.n_users)
+        rows, levels = self.unseen(uniform), self.levels(uniform, outcome)
+        sums = SeenSums(levels, self.data.n_users, rng=seed)
+        for part, p in self.weighted(adjust) if parts is None else parts:
+            sums.add(getattr(part, outcome).astype(np.float64), p, part.user)
+        value = level_index(getattr(rows, outcome), levels)
+        drawn = UniformRows(value, rows.user, self.data.n_users)
         found = certificate(sums, drawn, adjusted=adjust, confidence=confidence, rng=seed)
         return replace(found, propensity=self.propensity_name if adjust else None)
 
-    def seen_sums(
-        self,
-        outcome: Outcome,
-        levels: np.ndarray,
-        *,
-        adjust: bool = True,
-        segments: Segments | None = None,
-        rng: Rng = 0,
-    ) -> SeenSums:
-        """Seen rows by level, and by segment where given; adjusted: weighted by the calibrated
-        1/p − 1, so that they stand for the unseen pairs."""
-        sums = SeenSums(levels, self.data.n_users, 1 if segments is None else segments.n, rng)
+    def weighted(self, adjust: bool = True) -> Parts:
+        """Seen rows, some at a time, with the propensities by whose 1/p − 1 they stand for the
+        unseen pairs: calibrated ones; not adjusted: none."""
         for rows in self.seen.parts():
             p = self.propensity_of(rows) if adjust else None
             if p is not None and self.weight_calibration is not None:
                 p = self.weight_calibration.applied(p)
-            own = None if segments is None else segments.of(rows.user, rows.item)
-            sums.add(getattr(rows, outcome).astype(np.float64), p, rows.user, own)
-        return sums
+            yield rows, p
 
     def unseen(self, uniform: Interactions) -> Interactions:
         """Uniform rows whose pair is not among the seen rows: a random sample of the unseen
@@ -206,17 +202,6 @@ class NominalExposure:
                 hint="A certificate needs pairs that are not in the log.",
             )
         return uniform.take(~logged) if logged.any() else uniform
-
-    def unseen_values(
-        self, uniform: Interactions, outcome: Outcome
-    ) -> tuple[Interactions, np.ndarray, np.ndarray]:
-        """Uniform rows of unseen pairs, their labels or ratings, and all values these have among
-        seen and unseen pairs."""
-        rows = self.unseen(uniform)
-        value = getattr(rows, outcome).astype(np.float64)
-        parts = row_slices(len(self.seen) if outcome == "rating" else 0)
-        seen = [np.unique(self.seen.rating[part]) for part in parts] or [np.array([0.0, 1.0])]
-        return rows, value, all_levels(value, *seen)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,16 @@
-"""Measured tilt: how exposure depends on the rating itself, beyond the propensity, from a few
-uniform ratings.
+"""Do people pick what they like, and how strongly? What uniform ratings, or a log alone, can say.
 
-If the odds of being seen are p/(1 − p) · exp(a_s + b_s r) with r the rating scaled to 0..1 and s a
-segment of users or items, then logged rows against uniform rows of unseen pairs are a logistic
-regression with the offset logit p:
+The sign is an assumption wherever unseen ratings are put below seen ones. Uniform rows show it by
+their means: those of seen pairs, reweighted to the unseen ones, less those of unseen pairs. Without
+them, held-out logged rows can support it: where people pick what they like, ratings rise with how
+much others like them were exposed to the item, beyond what a rating model, activity and popularity
+say. A clear positive t licenses Γ > 1. Nothing else in a log does: where taste varies from pair to
+pair, t is about 0 whichever the sign.
+
+Measured tilt: how exposure depends on the rating itself, beyond the propensity. If the odds of
+being seen are p/(1 − p) · exp(a_s + b_s r), with r the rating scaled to 0..1 and s a segment of
+users or items, then logged rows against uniform rows of unseen pairs are a logistic regression with
+the offset logit p:
 
     logit P(logged | r, s) = logit p + (a_s + what the sampling adds) + b_s r.
 
@@ -20,15 +27,174 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from scipy.special import stdtrit
+from scipy.sparse import csr_array
+from scipy.special import expit, logit, ndtr, ndtri, stdtrit
 
-from puidrec.data.dataset import Dataset
+from puidrec.data.dataset import Dataset, Interactions
+from puidrec.data.row_matrix import item_count
 from puidrec.data.split import Protocol
 from puidrec.errors import InputError
-from puidrec.exposure.certificate import Segments
-from puidrec.exposure.certify import beside_uniform, partitions_of
-from puidrec.exposure.estimate import NominalExposure
+from puidrec.evaluation.significance import holm
+from puidrec.exposure.certificate import SeenSums
+from puidrec.exposure.certify import Partition, beside_uniform, partitions_of, segments_of
+from puidrec.exposure.estimate import NominalExposure, Outcome
 from puidrec.rng import generator
+
+CLEAR_T = 3.1
+"""t from which the sign is taken to be shown: a false one in a thousand logs of either sign."""
+FEW_USERS = 20
+LIKED, DISLIKED, OPEN = (
+    "people pick what they like",
+    "people pick what they dislike",
+    "the sign is not shown",
+)
+
+
+class SignCheck(NamedTuple):
+    """Whether held-out ratings rise with exposure."""
+
+    slope: float
+    """Change of the rating (in [0, 1]) per standard deviation of the exposure factor."""
+    t: float
+    """Its t statistic, with errors that may be correlated within a user."""
+    rows: int
+
+    @property
+    def liked(self) -> bool:
+        """Whether the rows show clearly that people pick what they like."""
+        return self.t > CLEAR_T
+
+    @property
+    def disliked(self) -> bool:
+        """Whether they show clearly that people pick what they dislike."""
+        return self.t < -CLEAR_T
+
+    @property
+    def finding(self) -> str:
+        """What the rows say, in words."""
+        return LIKED if self.liked else DISLIKED if self.disliked else OPEN
+
+
+class MeanGap(NamedTuple):
+    """Mean rating of seen pairs, reweighted to the unseen ones, less that of uniform rows of unseen
+    pairs."""
+
+    name: str
+    side: str
+    """`user` or `item` for a segment; empty for the whole."""
+    seen: float
+    unseen: float
+    low: float
+    """95 % interval of seen − unseen, with errors that may be correlated within a user."""
+    high: float
+    p_value: float
+    n_uniform: int
+
+    @property
+    def finding(self) -> str:
+        """What the two means say, in words."""
+        return OPEN if self.p_value >= 0.05 else LIKED if self.seen > self.unseen else DISLIKED
+
+
+def mean_gap(
+    weight: np.ndarray,
+    levels: np.ndarray,
+    rating: np.ndarray,
+    user: np.ndarray,
+    *,
+    name: str,
+    side: str = "",
+) -> MeanGap | None:
+    """The gap of the means; None where fewer than `FEW_USERS` users or groups of users have
+    ratings.
+
+    weight: Σ(1/p − 1) of the seen rows, [groups of users, levels]. rating, user: of the uniform
+    rows.
+    """
+    total, of_group = weight.sum(), weight.sum(axis=1)
+    code = np.unique(user, return_inverse=True)[1]
+    n_users, n_groups = int(code.max(initial=-1)) + 1, int((of_group > 0.0).sum())
+    if min(n_users, n_groups) < FEW_USERS:
+        return None
+    seen, unseen = float(weight.sum(axis=0) @ levels / total), float(rating.mean())
+    by_group, by_user = weight @ levels - seen * of_group, np.bincount(code, rating - unseen)
+    variance = (by_group @ by_group) / total**2 * n_groups / (n_groups - 1)
+    variance += (by_user @ by_user) / rating.size**2 * n_users / (n_users - 1)
+    error, gap = float(np.sqrt(variance)), seen - unseen
+    reach = float(ndtri(0.975)) * error
+    p_value = float(2.0 * ndtr(-abs(gap) / error)) if error > 0.0 else float(gap == 0.0)
+    return MeanGap(name, side, seen, unseen, gap - reach, gap + reach, p_value, rating.size)
+
+
+def sign_by_means(
+    nominal: NominalExposure, uniform: Interactions, outcome: Outcome
+) -> tuple[MeanGap, ...]:
+    """Whether seen pairs are rated above unseen ones: over all pairs first, then in segments with
+    enough uniform rows.
+
+    Means of seen pairs are reweighted to the unseen ones by the propensity, with calibrated
+    weights; p-values of segments are adjusted (Holm).
+    """
+    rows, levels = nominal.unseen(uniform), nominal.levels(uniform, outcome)
+    sums = SeenSums(levels, nominal.data.n_users, rng=nominal.seed)
+    for seen, p in nominal.weighted():
+        sums.add(getattr(seen, outcome).astype(np.float64), p, seen.user)
+    value = getattr(rows, outcome).astype(np.float64)
+    whole = mean_gap(sums.weight[0], levels, value, rows.user, name="all pairs")
+    if whole is None:
+        return ()
+    gaps = [
+        mean_gap(part.weight, levels, part.value, part.user, name=part.name, side=part.side)
+        for part in segments_of(nominal, uniform, outcome)
+    ]
+    found = [gap for gap in gaps if gap is not None]
+    adjusted = holm(np.array([gap.p_value for gap in found])).tolist()
+    segments = [gap._replace(p_value=p) for gap, p in zip(found, adjusted, strict=True)]
+    return (whole, *sorted(segments, key=lambda gap: (gap.p_value, gap.name)))
+
+
+def log_controls(ratings: csr_array, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+    """Activity and popularity of pairs in a log, as `sign_check` takes them."""
+    activity, popularity = np.log1p(np.diff(ratings.indptr)), np.log1p(item_count(ratings))
+    return np.column_stack([activity[user], popularity[item]])
+
+
+def sign_check(
+    rating: np.ndarray,
+    prediction: np.ndarray,
+    exposure: np.ndarray,
+    user: np.ndarray,
+    controls: np.ndarray,
+) -> SignCheck:
+    """Regress held-out logged ratings on a model's predictions, controls and one exposure factor;
+    user-clustered t.
+
+    rating: in [0, 1]. prediction, exposure: made without these rows; the leading exposure factor,
+    which is activity times popularity, taken off. controls: [rows, any], such as log activity and
+    log popularity. user: codes.
+    """
+    sizes = {x.shape[0] for x in (rating, prediction, exposure, user, controls)}
+    if len(sizes) != 1:
+        raise InputError("one value per held-out row", found=sorted(sizes))
+    n_users = np.unique(user).size
+    if n_users < FEW_USERS or np.ptp(exposure) == 0.0:
+        return SignCheck(0.0, 0.0, rating.size)
+    x = np.column_stack(
+        [np.ones(rating.size), prediction, controls, exposure / exposure.std()]
+    ).astype(np.float64)
+    inverse = np.linalg.pinv(x.T @ x)
+    coefficient = inverse @ (x.T @ rating)
+    scores = x * (rating - x @ coefficient)[:, None]
+    code = np.unique(user, return_inverse=True)[1]
+    sums = np.stack([np.bincount(code, column) for column in scores.T], axis=1)
+    variance = (inverse @ (sums.T @ sums) @ inverse)[-1, -1] * n_users / (n_users - 1)
+    slope = float(coefficient[-1])
+    return SignCheck(
+        slope, slope / float(np.sqrt(variance)) if variance > 0.0 else 0.0, rating.size
+    )
+
+
+# The measured tilt
 
 MIN_ROWS = 30
 """Fewest uniform rows of a segment whose tilt is measured."""
@@ -97,7 +263,7 @@ def _sums(
     """Scores and curvatures at a and b, summed by place, [n, 5]."""
     r = rows.rating
     eta = rows.offset + a[rows.segment] + b[rows.segment] * r
-    chance = 1.0 / (1.0 + np.exp(-eta))
+    chance = expit(eta)
     left, bent = rows.logged - chance, chance * (1.0 - chance)
     parts = (left, left * r, bent, bent * r, bent * r * r)
     return np.stack([np.bincount(place, part, n) for part in parts], axis=-1)
@@ -118,7 +284,7 @@ def tilt_rows(
     uniform_user: np.ndarray,
     uniform_item: np.ndarray,
     uniform_rating: np.ndarray,
-    segments: Segments | None = None,
+    segments: Partition | None = None,
 ) -> TiltRows:
     """The rows of a regression: seen rows, and uniform rows of unseen pairs; ratings are scaled
     here."""
@@ -134,9 +300,7 @@ def tilt_rows(
     rating = scale.unit(np.concatenate([logged.rating, uniform_rating])).astype(np.float64)
     p = np.clip(nominal.propensity.predict(user, item, None), 1e-9, 1.0 - 1e-9)
     code = np.zeros(user.size, np.int64) if segments is None else segments.of(user, item)
-    return TiltRows(
-        rating, np.log(p) - np.log1p(-p), (np.arange(user.size) < chosen.size) * 1.0, user, code
-    )
+    return TiltRows(rating, logit(p), (np.arange(user.size) < chosen.size) * 1.0, user, code)
 
 
 class SegmentTilt(NamedTuple):
@@ -234,7 +398,7 @@ def measure_tilt(
     return Tilt(tuple(found), by, propensity, confidence, fit)
 
 
-def _segments(nominal: NominalExposure, by: str) -> Segments:
+def _segments(nominal: NominalExposure, by: str) -> Partition:
     """The partition by a column, or by activity or popularity."""
     found = {part.names[0].split(":")[0].split(" (")[0]: part for part in partitions_of(nominal)}
     if by not in found:

@@ -10,7 +10,7 @@ import torch
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
-from puidrec.exposure.sign_check import CLEAR_T
+from puidrec.exposure.tilt import CLEAR_T
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.spectrum.blend import Column
 from puidrec.methods.spectrum.from_log import (

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from puidrec.exposure.sign_check import CLEAR_T
+from puidrec.exposure.tilt import CLEAR_T
 from puidrec.methods.prepare import Prepared, UniformRows
 from puidrec.methods.problem import Done, Fitted, Stage
 from puidrec.methods.spectrum.from_log import (

@@ -34,7 +34,7 @@ from puidrec.data.row_matrix import (
     row_hashes,
     with_values,
 )
-from puidrec.exposure.sign_check import SignCheck, log_controls, sign_check
+from puidrec.exposure.tilt import SignCheck, log_controls, sign_check
 from puidrec.methods.dim_and_l2 import with_chosen_l2
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.stages import train_stages

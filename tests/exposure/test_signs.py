@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from puidrec.errors import InputError
-from puidrec.exposure.sign_check import DISLIKED, LIKED, OPEN, mean_gap, sign_check
+from puidrec.exposure.tilt import DISLIKED, LIKED, OPEN, mean_gap, sign_check
 
 
 def check(slope, seed=0, n_users=200):
