@@ -130,8 +130,6 @@ class Prior:
     basis: np.ndarray
     """[d, coordinates]."""
     penalty: float
-    exact: bool = False
-    """Whether this is the penalty that the model was fitted with."""
     by_seen: BySeen | None = None
     """For users that are folded in, where the model reads which items they saw."""
 
@@ -193,7 +191,7 @@ def own_l2(model: Recommender, side: Side) -> Prior | None:
     mean = factors.astype(np.float64)
     mean[:, free] -= own.numpy()
     basis = np.eye(factors.shape[1])[:, free]
-    return Prior(mean, basis, l2 * model.seen_[1].size / len(factors), exact=True)
+    return Prior(mean, basis, l2 * model.seen_[1].size / len(factors))
 
 
 def _population(model: Recommender, side: Side) -> Prior:
@@ -283,43 +281,49 @@ def fold_in_users(
     user, item = users.encode(known["user_id"]), model.item_ids_.encode(known["item_id"])
     codes = model.user_ids_.encode(users.ids)
     factors = folded_factors(model, codes, user, item, known["rating"].to_numpy())
+    other = copy(model)
     if alone:
         none = np.zeros(1, np.int64), np.zeros(0, np.int32)
-        return _with_users(model, users, factors, merged_pairs(none, user, item, len(users)))
+        other._cold_start, other.parameters_ = model.cold_start(), _without_the_fit(model)
+        other.user_ids_, other.user_factors_, other.held_out_ = users, factors, None
+        other.seen_ = merged_pairs(none, user, item, len(users))
+        return other
     new = codes < 0
     place = np.where(new, len(model.user_ids_) + np.cumsum(new) - 1, codes)
     everyone = np.concatenate([model.user_factors_, factors[new]])
     everyone[place] = factors
-    seen = merged_pairs(model.seen_, place[user], item, len(everyone))
-    folded = _with_users(model, joined_ids(model.user_ids_, users.ids), everyone, seen)
-    _keep_own(folded, prior_of(model, "user"), "user")
-    return folded
-
-
-def _with_users(
-    model: Recommender, users: IdMap, factors: np.ndarray, seen: PairsByUser
-) -> Recommender:
-    """A copy of the model with other users."""
-    other = copy(model)
-    other._cold_start = model.cold_start()
-    other.user_ids_, other.user_factors_, other.seen_, other.held_out_ = users, factors, seen, None
-    other.parameters_, other.train_rows_ = _without_the_fit(model), None
+    ids = joined_ids(model.user_ids_, users.ids), model.item_ids_
+    _change(other, ids, (everyone, model.item_factors_), (place[user], item))
     return other
+
+
+def _change(
+    model: Recommender,
+    ids: tuple[IdMap, IdMap],
+    factors: tuple[np.ndarray, np.ndarray],
+    pairs: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """Give a model more users and items, other factors, and pairs that it has seen since its
+    fit."""
+    model._cold_start = model.cold_start()  # of the fit: it is made from parameters as they were
+    exact = {side: own_l2(model, side) for side in SIDES}
+    model.user_ids_, model.item_ids_ = ids
+    model.user_factors_, model.item_factors_ = factors
+    model.seen_ = merged_pairs(model.seen_, *pairs, len(ids[0]))
+    if model.held_out_ is not None:
+        model.held_out_ = merged_pairs(model.held_out_, pairs[0][:0], pairs[1][:0], len(ids[0]))
+    model.parameters_, model.train_rows_ = _without_the_fit(model), None
+    for (side, prior), now in zip(exact.items(), factors, strict=True):
+        if prior is not None:  # the entities' own parameters, where `own_l2` reads them
+            own = (now - prior.padded(prior.mean, len(now))) @ prior.basis
+            weight = torch.from_numpy(own.astype(np.float32))
+            model.parameters_[f"phi.{side}_towers.0.weight"] = weight
 
 
 def _without_the_fit(model: Recommender) -> dict[str, torch.Tensor]:
     """Parameters without those of the fit's own users and items, as these stood then."""
     of_the_fit = ("path.", "posterior.")
     return {name: own for name, own in model.parameters_.items() if not name.startswith(of_the_fit)}
-
-
-def _keep_own(model: Recommender, prior: Prior, side: Side) -> None:
-    """Keep the entities' own parameters beside changed factors, where `own_l2` reads them (models
-    of IDs)."""
-    if prior.exact:
-        factors = Entities.of(model, side).factors
-        own = ((factors - prior.padded(prior.mean, len(factors))) @ prior.basis).astype(np.float32)
-        model.parameters_ |= {f"phi.{side}_towers.0.weight": torch.from_numpy(own)}
 
 
 def partial_update(model: Recommender, table: Frame) -> dict[str, Any]:
@@ -332,43 +336,28 @@ def partial_update(model: Recommender, table: Frame) -> dict[str, Any]:
             "these rows were all trained on", found=f"{frame.height:,} rows", expected="new rows"
         )
     new = frame.filter(pl.Series(fresh))
-    ids = [
-        joined_ids(own, new[f"{side}_id"])
-        for own, side in zip((model.user_ids_, model.item_ids_), SIDES, strict=True)
-    ]
-    user, item = (
-        own.encode(new[f"{side}_id"]).astype(np.int64) for own, side in zip(ids, SIDES, strict=True)
-    )
+    users, items = (joined_ids(Entities.of(model, side).ids, new[f"{side}_id"]) for side in SIDES)
+    pairs = users.encode(new["user_id"]), items.encode(new["item_id"])
     done = {
         "new_rows": new.height,
         "rows_known_before": frame.height - new.height,
         "users": new["user_id"].n_unique(),
         "items": new["item_id"].n_unique(),
-        "new_users": len(ids[0]) - len(model.user_ids_),
-        "new_items": len(ids[1]) - len(model.item_ids_),
+        "new_users": len(users) - len(model.user_ids_),
+        "new_items": len(items) - len(model.item_ids_),
         "share_of_rows_since_fit": round(new.height / (model.seen_[1].size + new.height), 4),
     }
     target = model.rating_scale_.unit(new["rating"].to_numpy()).astype(np.float64)
-    priors = [prior_of(model, side) for side in SIDES]
-    sides = updated_sides(model, priors, (user, item), target, [len(own) for own in ids])
-    cold_start = model.cold_start()  # of the fit: it is made from parameters as they were
-    model.seen_ = merged_pairs(model.seen_, user, item, len(ids[0]))
-    if model.held_out_ is not None:
-        model.held_out_ = merged_pairs(model.held_out_, user[:0], item[:0], len(ids[0]))
-    model.user_factors_, model.item_factors_ = sides
-    (model.user_ids_, model.item_ids_), model._cold_start = ids, cold_start
-    model.parameters_ = _without_the_fit(model)
-    for side, prior in zip(SIDES, priors, strict=True):
-        _keep_own(model, prior, side)
+    factors = updated_sides(model, pairs, target, (len(users), len(items)))
+    _change(model, (users, items), factors, pairs)
     return done
 
 
 def updated_sides(
     model: Recommender,
-    priors: list[Prior],
     pairs: tuple[np.ndarray, np.ndarray],
     target: np.ndarray,
-    sizes: list[int],
+    sizes: tuple[int, int],
     sweeps: int = 5,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Factors of all users and items after new rows: those of the new rows are solved again, in
@@ -377,9 +366,12 @@ def updated_sides(
     pairs: positions of users and items; those from the model's number on are new. Old rows meet the
     other side as it was, new ones as it is now.
     """
+    priors = [prior_of(model, side) for side in SIDES]
     start = [
-        prior.padded(Entities.of(model, side).factors.astype(np.float64), size)
-        for prior, side, size in zip(priors, SIDES, sizes, strict=True)
+        prior.padded(own.astype(np.float64), size)
+        for prior, own, size in zip(
+            priors, (model.user_factors_, model.item_factors_), sizes, strict=True
+        )
     ]
     now, items = [own.copy() for own in start], np.asarray(model.seen_[1])
     users = np.repeat(np.arange(model.seen_[0].size - 1), np.diff(model.seen_[0]))

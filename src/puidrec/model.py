@@ -394,7 +394,6 @@ class Recommender:
         self._fitted()
         done = partial_update(self, rows)
         self.report_ = {**self.report_, "partial_fit": [*self.report_.get("partial_fit", []), done]}
-        self.train_rows_ = None
         return self
 
     def similar_items(self, items: Any, k: int = 10) -> pl.DataFrame:
