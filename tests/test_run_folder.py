@@ -255,8 +255,7 @@ def test_a_wrong_store_of_mlflow_is_told_before_training(
 
 
 def test_without_mlflow_its_extra_is_named(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
-    monkeypatch.setitem(sys.modules, "mlflow.exceptions", None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     refusal(
         lambda: mlflow_run(Settings.of("mf"), "x").__enter__(), "not installed", "puidrec[mlflow]"
     )

@@ -198,21 +198,18 @@ def mlflow_run(settings: Settings, data: str) -> Iterator[Callable[[Run, Path | 
     address costs no time.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     try:
+        import mlflow
         from mlflow.exceptions import MlflowException
-        from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise InputError("MLflow is not installed", hint="pip install 'puidrec[mlflow]'") from error
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
     try:
-        client, name = MlflowClient(uri, uri), os.environ.get("MLFLOW_EXPERIMENT_NAME") or "puidrec"
-        known = client.get_experiment_by_name(name)
-        experiment = client.create_experiment(name) if known is None else known.experiment_id
-        own: str = client.create_run(
-            experiment, run_name=f"{settings.method} on {data}"
-        ).info.run_id
+        mlflow.set_tracking_uri(uri)
+        mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or "puidrec")
+        own = mlflow.start_run(run_name=f"{settings.method} on {data}")
     except Exception as error:  # whatever a store, its driver or the network raises
         reason = one_line(str(error))[:200]
         raise InputError(
@@ -223,24 +220,19 @@ def mlflow_run(settings: Settings, data: str) -> Iterator[Callable[[Run, Path | 
         figures = {key.replace("@", "_at_"): value for key, value in run.metrics.items()}
         plain = {**settings.model_dump(exclude_none=True), "data": data}
         plain |= {key: value for key, value in figures.items() if isinstance(value, str)}
-        for key, value in plain.items():
-            client.log_param(own, key, value)
-        for key, value in figures.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and key not in plain:
-                client.log_metric(own, key, float(value))
+        numbers = {key: value for key, value in figures.items() if type(value) in (int, float)}
+        mlflow.log_params(plain)
+        mlflow.log_metrics({key: numbers[key] for key in numbers.keys() - plain.keys()})
         for file in (CONFIG, ENVIRONMENT, MEASURED, CARD) if out is not None else ():
-            client.log_artifact(own, str(out / file))  # type: ignore[operator]
+            mlflow.log_artifact(f"{out}/{file}")
 
     try:
-        yield record
-        client.set_terminated(own)
-    except BaseException as error:
-        client.set_terminated(own, "FAILED")
-        if isinstance(error, MlflowException):
-            raise PuidError(
-                f"the run is whole, but MLflow did not take it: {one_line(str(error))[:200]}"
-            ) from error
-        raise
+        with own:  # which ends as failed where training fails
+            yield record
+    except MlflowException as error:
+        raise PuidError(
+            f"the run is whole, but MLflow did not take it: {one_line(str(error))[:200]}"
+        ) from error
 
 
 def load_run(folder: Path, device: str = "cpu") -> tuple[Recommender, dict[str, Any]]:
