@@ -47,24 +47,7 @@ _HOME = {
     "tune": "puidrec.comparing.tune",
 }
 
-__all__ = [
-    "AuditResult",
-    "Certificate",
-    "Comparison",
-    "Dataset",
-    "InputError",
-    "PuidError",
-    "Recommender",
-    "Settings",
-    "Tuning",
-    "audit",
-    "certify",
-    "compare",
-    "evaluate",
-    "load_dataset",
-    "measure_tilt",
-    "tune",
-]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

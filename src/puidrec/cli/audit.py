@@ -3,17 +3,15 @@ its lead?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from puidrec.cli import options
 from puidrec.cli.command import Options, command, option, path_option, quick_imports
-from puidrec.cli.output import print_json, say, steps, tells_progress, write_line
+from puidrec.cli.output import print_json, say, steps
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -152,42 +150,29 @@ def audit(
             rng=asked.seed,
             **{name: getattr(asked, name) for name in TAKEN},
             names=_names(audited),
-            progress=_telling(step),
+            progress=step,
         )
-        settled = _settled(found) if asked.sequential else ""
+        if asked.sequential and found.parts["sequential"] is None:
+            expected = "--uniform FILE and --against RUN2"
+            problem = "--sequential needs random ratings and two models"
+            raise InputError(problem, expected=expected)
         if output.out is not None:
             step("writing")
             found.save(output.out, card=_card(audited[0], loaded, found))
     if output.as_json:
         print_json(found.to_dict())
     else:
-        _show(found, output.out)
-        if settled:
-            say(settled, bold=True)
+        _show(found, output.out, sequential=asked.sequential)
 
 
-def _settled(found: Audit) -> str:
-    """Whether random ratings settle who is ahead, in words."""
-    if found.parts["sequential"] is None:
-        raise InputError(
-            "--sequential needs random ratings and two models",
-            expected="--uniform FILE and --against RUN2",
-        )
-    return str(found.parts["sequential"]["sentence"])
-
-
-def _telling(step: Callable[[str], None]) -> Callable[[str], None]:
-    """Steps as they come; the first one, what will be computed and how long it takes, stays on
-    standard error."""
-    told: list[str] = []
-
-    def tell(words: str) -> None:
-        if not told and tells_progress():
-            write_line(words, Console(stderr=True))
-        told.append(words)
-        step(words)
-
-    return tell
+def _show(found: Audit, out: Path | None, *, sequential: bool) -> None:
+    sentence, _, rest = found.summary().partition("\n")
+    say(sentence, bold=True)
+    say(rest.rstrip("\n"))
+    if out is not None:
+        say(f"\nwrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
+    if sequential:
+        say(found.parts["sequential"]["sentence"], bold=True)
 
 
 @dataclass(frozen=True)
@@ -252,11 +237,10 @@ def _require_alike(runs: list[_Audited]) -> None:
 
 def _names(audited: list[_Audited]) -> tuple[str, str] | None:
     """Methods tell two runs apart; where they are the same, folders do."""
-    methods = [one.method for one in audited]
-    if len(audited) == 1 or methods[0] != methods[1]:
+    folders = [one.path.resolve().name for one in audited]
+    if len({one.method for one in audited}) == len(audited) or len(set(folders)) < 2:
         return None
-    first, second = (one.path.resolve().name for one in audited)
-    return (first, second) if first != second else None
+    return folders[0], folders[1]
 
 
 def _card(audited: _Audited, data: Dataset, found: Audit) -> str | None:
@@ -276,11 +260,3 @@ def _card(audited: _Audited, data: Dataset, found: Audit) -> str | None:
     split = model.split_of(data)
     evaluation = measure(model, split, data=data)[0] if len(split.test) else None
     return str(model.to_card(data, split, evaluation, found))
-
-
-def _show(found: Audit, out: Path | None) -> None:
-    sentence, _, rest = found.summary().partition("\n")
-    say(sentence, bold=True)
-    say(rest.rstrip("\n"))
-    if out is not None:
-        say(f"\nwrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
