@@ -94,8 +94,9 @@ def test_gamma_below_one_is_refused(gamma, refusal) -> None:
     assert "Γ" in message or "gamma" in message
 
 
-def test_a_gamma_written_as_text_is_a_number() -> None:
-    assert Settings.of("rd-ips", gamma="1.5").gamma == 1.5
+def test_a_number_written_as_text_is_none(refusal) -> None:
+    for name in ("gamma", "dim", "l2"):
+        refusal(lambda name=name: Settings.of("puid-dr", **{name: "1.5"}), "1.5")
 
 
 def test_unknown_rules_are_refused_before_training(refusal) -> None:

@@ -279,15 +279,6 @@ class Settings(BaseModel):
         """NumPy's numbers are numbers; text and truth values are none."""
         return value.item() if isinstance(value, np.generic) else value
 
-    @field_validator("gamma")
-    @classmethod
-    def _number(cls, gamma: str | float) -> str | float:
-        """A number written as text is a number."""
-        try:
-            return float(gamma)
-        except ValueError:
-            return gamma
-
     @model_validator(mode="after")
     def _combinations(self) -> Self:
         """Refuse unknown names and settings that contradict each other, with a sentence that says

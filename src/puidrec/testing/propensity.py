@@ -13,33 +13,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import expit
 
+from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
 from puidrec.exposure.base import Exposure, FittedPropensity, Rated, one_hot
 
 
 def small_exposure(seed: int = 0, n_users: int = 60, n_items: int = 40) -> Exposure:
-    """A small population: bins, features, ratings, uniform rows and a propensity per log row."""
-    random = np.random.default_rng(seed)
-    user_bin = random.integers(0, 3, n_users, dtype=np.int32)
-    item_bin = random.integers(0, 4, n_items, dtype=np.int32)
-    user_bin[:3], item_bin[:4] = np.arange(3), np.arange(4)
-    user_trait, item_trait = random.normal(0.0, 0.5, n_users), random.normal(0.0, 0.5, n_items)
-    logit = 0.4 * user_bin[:, None] - 0.3 * item_bin + user_trait[:, None] + item_trait - 1.5
-    rating = np.clip(np.round(3.0 + logit + random.normal(0.0, 1.0, logit.shape)), 1, 5)
-    user, item = np.nonzero(random.random(logit.shape) < expit(logit))
-    some = random.permutation(logit.size)[: logit.size // 5]
-    return Exposure.from_log(
-        user,
-        item,
-        user_bin=user_bin,
-        item_bin=item_bin,
-        rating=rating[user, item],
-        user_features=one_hot(user_bin),
-        item_features=one_hot(item_bin),
-        uniform=Rated(some // n_items, some % n_items, rating.ravel()[some]),
-        given=expit(logit[user, item]),
+    """A small simulated population: bins, features, ratings, uniform rows and a propensity per log
+    row."""
+    world = simulate("mixed", n_users, n_items, density=0.2, n_uniform=480, rng=seed)
+    data, log = world.data, world.data.logged
+    exposure = Exposure.from_rows(data, log, data.uniform)
+    return replace(
+        exposure,
+        user_features=one_hot(exposure.counts.user_bin),
+        item_features=one_hot(exposure.counts.item_bin),
+        given=world.truth.true_propensity(log.user, log.item),
+        given_pairs=None,
     )
 
 
