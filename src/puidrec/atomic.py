@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,8 +23,6 @@ from puidrec.errors import InputError, OutputError, PuidError
 
 STAGE = "stage"
 """How the names begin of folders in which `atomic_files` collects what it writes."""
-_HELD = threading.local()
-"""Folders that this thread has locked."""
 
 
 @contextlib.contextmanager
@@ -113,17 +110,13 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
                 "the folder you are in cannot be replaced", file=target, hint="Name a folder in it."
             )
         target.parent.mkdir(parents=True, exist_ok=True)
-        sweep(target.parent, (target.name,))  # what a killed writer of this folder left beside it
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=_prefix(target), suffix=".tmp"))
-        temporary.chmod(0o777 & ~_umask())
-        try:
+        with _beside(target) as temporary:
+            temporary.chmod(0o777 & ~_umask())
             yield temporary
             for file in temporary.rglob("*"):
                 if file.is_file():
                     _sync(file)
             _swap(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -139,17 +132,25 @@ def atomic_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(folder)
     with output_errors(target):
         target.mkdir(parents=True, exist_ok=True)
-        sweep(target, (STAGE,))
-        stage = Path(tempfile.mkdtemp(dir=target, prefix=_prefix(target / STAGE), suffix=".tmp"))
-        try:
+        with _beside(target / STAGE) as stage:
             yield stage
             for file in stage.iterdir():
                 _sync(file)
             if not _replace_together(stage, Path(os.path.realpath(target))):
                 for file in sorted(stage.iterdir()):
                     file.replace(target / file.name)
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A new folder beside `target`, removed at the end unless it was moved into its place; what a
+    killed writer of that name left there goes first."""
+    sweep(target.parent, (target.name,))
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=_prefix(target), suffix=".tmp"))
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _replace_together(stage: Path, folder: Path) -> bool:
@@ -163,26 +164,18 @@ def _replace_together(stage: Path, folder: Path) -> bool:
         return False
     own = {file.name for file in stage.iterdir()}
     try:
-        sweep(folder.parent, (folder.name,))
-        new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_prefix(folder), suffix=".tmp"))
+        with _beside(folder) as new:
+            _link(stage, new, set())
+            _link(folder, new, {*own, stage.name})
+            shutil.copystat(folder, new)
+            was, now = folder.stat(), new.stat()
+            if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid) or not _exchange(new, folder):
+                return False
+            for late in new.iterdir():  # `new` is the older one from here on
+                if late.name != stage.name and not os.path.lexists(folder / late.name):
+                    late.rename(folder / late.name)
     except OSError:
         return False
-    try:
-        _link(stage, new, set())
-        _link(folder, new, {*own, stage.name})
-        shutil.copystat(folder, new)
-        was, now = folder.stat(), new.stat()
-        if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid) or not _exchange(new, folder):
-            return False
-        for late in [
-            path for path in new.iterdir() if path.name != stage.name
-        ]:  # `new` is the older one from here on
-            if not os.path.lexists(folder / late.name):
-                late.rename(folder / late.name)
-    except OSError:
-        return False
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return True
 
 
@@ -263,26 +256,24 @@ def locked(folder: str | os.PathLike[str] | None) -> Iterator[None]:
     locked. A thread that holds the lock may take it again, so that a command and a function that it
     calls can both ask.
     """
-    target = None if folder is None else Path(os.path.realpath(folder))
-    held: set[Path] = _HELD.__dict__.setdefault("folders", set())
-    if folder is None or target is None or target in held:
+    if folder is None:
         yield
         return
+    target = Path(os.path.realpath(folder))
     beside = target.parent / f".{target.name}.lock"
     made = [path for path in beside.parents if not os.path.exists(path)]  # noqa: PTH110 (asks no permission)
     try:
         lock = _lock(beside, Path(folder))
         if lock is None and os.path.isdir(target):  # noqa: PTH112 (asks no permission)
             lock = _lock(target / LOCK, Path(folder))
-        held.add(target)
         try:
             yield
         finally:
-            held.discard(target)
             if lock is not None:
-                # Removed while it is held: whoever opened it meanwhile sees that it is gone.
-                with contextlib.suppress(OSError):
-                    Path(lock.lock_file).unlink()
+                if lock.lock_counter == 1:
+                    # Removed while it is held: whoever opened it meanwhile sees that it is gone.
+                    with contextlib.suppress(OSError):
+                        Path(lock.lock_file).unlink()
                 lock.release()
     finally:
         with contextlib.suppress(OSError):  # something was written there
@@ -296,7 +287,7 @@ LOCK = ".puid.lock"
 
 def _lock(file: Path, folder: Path) -> BaseFileLock | None:
     """Take the lock; None where the file cannot be written."""
-    lock = FileLock(file, timeout=0.2)
+    lock = FileLock(file, timeout=0.2, is_singleton=True)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(poll_interval=0.02)

@@ -71,7 +71,6 @@ def train_run(
     protocol: str | None = "rd",
     out: Path | None = None,
     progress: Progress | None = None,
-    metrics: Sequence[str] | None = None,
     world: World = ALONE,
     source: Mapping[str, Any] | None = None,
 ) -> Run:
@@ -98,7 +97,7 @@ def train_run(
             model.fit(data, own, checkpoint=checkpoint, progress=progress, world=world)
         evaluation, figures = None, {**_context(settings, split), **model.report_}
         if not every:
-            evaluation, figures = measure(model, split, metrics, data)
+            evaluation, figures = measure(model, split, data=data)
         if out is not None and world.first:
             _write(out, Run(model, evaluation, figures), data, split, source)
             with output_errors(out):
@@ -247,19 +246,6 @@ def load_run(folder: Path, device: str = "cpu") -> tuple[Recommender, dict[str, 
     return Recommender.load(folder / "model").to(device), read_json(folder / "metrics.json")
 
 
-def environment(data: Dataset, seed: int) -> dict[str, Any]:
-    """Versions, data digest and seed: what a number depends on besides the settings."""
-    return {
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        **{name: version(name) for name in LIBRARIES},
-        "data": data.name,
-        "data_sha256": data.sha256,
-        **data.overlap.plain(),
-        "seed": seed,
-    }
-
-
 def read_environment(folder: Path, *required: str) -> dict[str, Any]:
     """What a run folder says that its figures depend on; refused where one of the required keys is
     missing."""
@@ -296,8 +282,7 @@ def _claimed(out: Path, settings: Settings, world: World = ALONE) -> Iterator[No
         own = out / CONFIG
         if world.first:
             _require_own(out, settings)
-            made = [path for path in (out, *out.parents) if not path.exists()]
-            fresh = not own.exists()
+            fresh, made = not own.exists(), not out.exists()
             out.mkdir(parents=True, exist_ok=True)
             write_text(own, to_toml(settings.model_dump()))
     try:
@@ -306,8 +291,8 @@ def _claimed(out: Path, settings: Settings, world: World = ALONE) -> Iterator[No
         if world.first and fresh and not (out / CHECKPOINT).exists():
             own.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # another process put something there
-                for path in made:
-                    path.rmdir()
+                if made:  # folders above it go with the lock that they were made for
+                    out.rmdir()
         raise
 
 
@@ -334,16 +319,23 @@ def _require_own(out: Path, settings: Settings) -> None:
 def _write(
     out: Path, run: Run, data: Dataset, split: Split, source: Mapping[str, Any] | None
 ) -> None:
+    """All files of a run; settings again, for the folder may have been removed."""
     history = "".join(json.dumps(row) + "\n" for row in run.model.history_)
-    write_text(
-        out / CONFIG, to_toml(run.model.settings.model_dump())
-    )  # again: the folder may have been removed
+    write_text(out / CONFIG, to_toml(run.model.settings.model_dump()))
     write_text(out / "history.jsonl", history)
     known = {} if source is None else {"data_source": dict(source)}
-    write_json(
-        out / ENVIRONMENT,
-        {**environment(data, split.seed), "protocol": split.protocol.name, **known},
-    )
+    about = {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        **{name: version(name) for name in LIBRARIES},
+        "data": data.name,
+        "data_sha256": data.sha256,
+        **data.overlap.plain(),
+        "seed": split.seed,
+        "protocol": split.protocol.name,
+        **known,
+    }
+    write_json(out / ENVIRONMENT, about)
     write_json(out / MEASURED, run.metrics)
     write_text(out / CARD, run.model.to_card(data, split, run.evaluation))
     run.model.save(out / "model")

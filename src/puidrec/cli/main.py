@@ -8,11 +8,11 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer._completion_shared import Shells, get_completion_script, install
 
 from puidrec.cli import audit, data, runs, studies
 from puidrec.cli.command import add_commands
@@ -40,16 +40,6 @@ COMPLETE = "_PUID_COMPLETE"
 """The variable by which a shell asks for completions."""
 
 
-class Shell(StrEnum):
-    """Shells that complete commands and options of `puid`."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-    POWERSHELL = "powershell"
-    PWSH = "pwsh"
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         from puidrec import __version__
@@ -58,22 +48,17 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _show_completion(shell: Shell | None) -> None:
+def _show_completion(shell: Shells | None) -> None:
     if shell:
-        from typer._completion_shared import get_completion_script
-
-        typer.echo(
-            get_completion_script(prog_name="puid", complete_var=COMPLETE, shell=shell.value)
-        )
+        script = get_completion_script(prog_name="puid", complete_var=COMPLETE, shell=shell.value)
+        typer.echo(script)
         raise typer.Exit
 
 
-def _install_completion(shell: Shell | None) -> None:
+def _install_completion(shell: Shells | None) -> None:
     if shell:
-        from typer._completion_shared import install
-
         _, path = install(shell.value, prog_name="puid", complete_var=COMPLETE)
-        typer.echo(f"Completion for {shell} is in {path}; new terminals have it.")
+        typer.echo(f"Completion for {shell.value} is in {path}; new terminals have it.")
         raise typer.Exit
 
 
@@ -86,7 +71,7 @@ def main(
         ),
     ] = False,
     install_completion: Annotated[
-        Shell | None,
+        Shells | None,
         typer.Option(
             callback=_install_completion,
             is_eager=True,
@@ -94,7 +79,7 @@ def main(
         ),
     ] = None,
     show_completion: Annotated[
-        Shell | None,
+        Shells | None,
         typer.Option(
             callback=_show_completion,
             is_eager=True,

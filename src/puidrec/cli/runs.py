@@ -146,8 +146,7 @@ def evaluate(
         typer.Option(
             help=f"Separated by commas: {options.METRICS}.",
             metavar="NAMES",
-            show_default="uauc,ndcg@5,auc,mse; rankings of all unseen items for likes and splits "
-            "by time",
+            show_default="as puid train",
         ),
     ] = None,
     protocol: Annotated[
@@ -163,7 +162,6 @@ def evaluate(
     The run remembers its data. Other data are refused, unless --other-data insists.
     """
     with quick_imports():
-        from puidrec.evaluation.evaluator import DEFAULT_METRICS
         from puidrec.run_folder import load_run, measure
 
     model, _ = load_run(run, device or "cpu")
@@ -173,12 +171,7 @@ def evaluate(
         protocol = protocol or own.protocol
         split = loaded.split(protocol, model.settings.seed, select=model.settings.select)
         names = None if metrics is None else options.parse_names(metrics, "metric")
-        ranks_all = (
-            loaded.positives_only and split.evaluation == "logged"
-        ) or split.protocol.order != "random"
-        evaluation, figures = measure(
-            model, split, names or (None if ranks_all else DEFAULT_METRICS), loaded
-        )
+        evaluation, figures = measure(model, split, names, loaded)
     if common.as_json:
         print_json(figures)
         return
@@ -302,11 +295,12 @@ def export(
     """Write a trained model for other systems: an ONNX graph, or vectors for any vector index."""
     with quick_imports():
         from puidrec.export import export_model
-        from puidrec.run_folder import load_run
+        from puidrec.run_folder import load_run, read_environment
 
     model, _ = load_run(run)
     with steps("writing"):
-        written = export_model(model, form.value, out, data_sha256=_data_digest(run))
+        about = read_environment(run)
+        written = export_model(model, form.value, out, data_sha256=about.get("data_sha256"))
     if common.as_json:
         print_json(written)
         return
@@ -315,14 +309,6 @@ def export(
     say(f"score: {written['score']}", wrap=False)
     if "largest_difference_to_predict" in written:
         say(f"largest difference to predict: {written['largest_difference_to_predict']:.1e}")
-
-
-def _data_digest(run: Path) -> str | None:
-    """Which data the model was trained on, where the run says so."""
-    from puidrec.run_folder import ENVIRONMENT, read_environment
-
-    digest = read_environment(run).get("data_sha256") if (run / ENVIRONMENT).exists() else None
-    return digest if isinstance(digest, str) else None
 
 
 # In service
