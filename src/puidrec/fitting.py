@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ def fit_model(
             "split": _split_digest(split),
         }
         size = 4 * (data.n_users + data.n_items) * (settings.dim_number + 2)
-        saver = Saver(Path(checkpoint), run, world, size, started)
+        saver = Saver(Path(checkpoint), run, world, size, started, CHECKPOINT_SECONDS)
     with threads_for(len(split.train), settings.dim_number), shown_progress(progress) as told:
         save, resume = (saver.save, saver.resume()) if saver else (None, None)
         fitted = train_stages(prepared, save, resume, told)
@@ -82,10 +82,8 @@ def fit_model(
         pairs = np.stack([data.uniform.user, data.uniform.item]).astype(np.int64)
         model.parameters_[CALIBRATED] = torch.from_numpy(pairs)
     model.report_ = training_report(prepared, fitted, time.perf_counter() - started)
-    model.report_["split"] = {
-        "protocol": None if every else split.protocol.name,
-        "seed": split.seed,
-    }
+    named = None if every else split.protocol.name
+    model.report_["split"] = {"protocol": named, "seed": split.seed}
     rows = model.train_rows_
     if rows is not None and settings.loss == "squared" and settings.target == "rating":
         errors = pair_scores(fitted.phi, rows.user, rows.item) - data.scale.unit(rows.rating)
@@ -124,14 +122,13 @@ def _keep(model: Recommender, prepared: Prepared, fitted: Fitted) -> None:
     model.seen_, model.rating_scale_ = (log.row_start, log.items), data.scale
     held_out = rows_outside(data.logged.user, data.logged.item, *model.seen_)
     model.held_out_ = held_out if held_out[1].size else None
-    known = not isinstance(split.train, StoredInteractions) and len(split.train) == log.items.size
-    model.train_rows_ = split.train if known else None
+    in_memory = not isinstance(split.train, StoredInteractions)
+    model.train_rows_ = split.train if in_memory and len(split.train) == log.items.size else None
     model._tables, model._cold_start = (data.users, data.items), None
     model.history_ = History(fitted.history)
-    parameters = {name: value.detach().cpu() for name, value in fitted.parameters.items()}
     model.parameters_ = {
-        name: value.float() if value.is_floating_point() else value
-        for name, value in parameters.items()
+        name: (value.float() if value.is_floating_point() else value).detach().cpu()
+        for name, value in fitted.parameters.items()
     }
     model.encoders_ = {key: encoder.state() for key, encoder in log.encoders.items()}
 
@@ -147,7 +144,7 @@ class Saver:
     model_bytes: int
     written: float
     """When the last one was written."""
-    pause: float = field(default_factory=lambda: CHECKPOINT_SECONDS)
+    pause: float
 
     def resume(self) -> Checkpoint | None:
         """The checkpoint that is there."""

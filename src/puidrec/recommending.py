@@ -98,10 +98,9 @@ class Candidates:
         columns = np.full(self.n_items, -1)
         columns[self.items] = np.arange(self.items.size)
         if self.pairs is not None:
-            places = places_of(codes, *self.pairs, columns)
-            kept = scores[places]
-            scores[:] = -np.inf
-            scores[places] = kept
+            allowed = np.zeros(scores.shape, bool)
+            allowed[places_of(codes, *self.pairs, columns)] = True
+            scores[~allowed] = -np.inf
         for pairs in seen:
             mask_seen(scores, codes, *pairs, columns)
 
@@ -218,24 +217,23 @@ def recommend(
     starts = range(0, max(codes.size, 1), USERS_PER_BLOCK)
     parts = [best(codes[start : start + USERS_PER_BLOCK]) for start in starts]
     columns, scores, *last = (np.concatenate(part) for part in zip(*parts, strict=True))
-    frame = _ranked(left.ids, codes, right.ids, candidates.items[columns]).select(
-        pl.col("own").alias("user_id"),
-        pl.col("other").alias("item_id"),
-        pl.Series("score", scores.ravel()),
-        "rank",
-        *(pl.Series("gamma_max", one.ravel()) for one in last),
-    )
+    frame = _ranked("user_id", left.ids, codes, "item_id", right.ids, candidates.items[columns])
+    frame.insert_column(2, pl.Series("score", scores.ravel()))
+    frame = frame.with_columns(*(pl.Series("gamma_max", one.ravel()) for one in last))
     frame = frame.filter(pl.col("score").is_finite())  # what is no candidate scores −inf
     return frame.with_columns(score=on_scale(model, frame["score"].to_numpy(), scale))
 
 
-def _ranked(own: IdMap, codes: np.ndarray, other: IdMap, best: np.ndarray) -> pl.DataFrame:
-    """Who, what they are given [codes, K] and its rank, as a table `own, other, rank`."""
+def _ranked(
+    key: str, own: IdMap, codes: np.ndarray, other_key: str, other: IdMap, best: np.ndarray
+) -> pl.DataFrame:
+    """Who, what they are given [codes, K], and its rank."""
+    size = best.shape[1]
     return pl.DataFrame(
         {
-            "own": own.decode(np.repeat(codes, best.shape[1])),
-            "other": other.decode(best.ravel()),
-            "rank": np.tile(np.arange(1, best.shape[1] + 1, dtype=np.int32), codes.size),
+            key: own.decode(np.repeat(codes, size)),
+            other_key: other.decode(best.ravel()),
+            "rank": np.tile(np.arange(1, size + 1, dtype=np.int32), codes.size),
         }
     )
 
@@ -269,12 +267,8 @@ def similar(model: Recommender, side: Side, wanted: Any, k: int) -> pl.DataFrame
     own, other = (Entities.of(model, one) for one in sorted(SIDES, key=lambda one: one != side))
     ids, codes = own.ids, known_codes(own.ids, wanted, side)
     place, value = nearest(profiles(own.factors, other.factors), codes, k)
-    return _ranked(ids, codes, ids, place).select(
-        pl.col("own").alias(f"{side}_id"),
-        pl.col("other").alias("similar_id"),
-        pl.Series("similarity", value.ravel()),
-        "rank",
-    )
+    frame = _ranked(f"{side}_id", ids, codes, "similar_id", ids, place)
+    return frame.insert_column(2, pl.Series("similarity", value.ravel()))
 
 
 def profiles(own: np.ndarray, other: np.ndarray) -> np.ndarray:
