@@ -112,7 +112,6 @@ def test_everything_together_is_plain() -> None:
         p,
         counts,
         lambda u, i: table[u, i],
-        (40, 30),
         about={"name": "given", "low": 0.01, "share_clipped": 0.25},
     )
     json.dumps(found, allow_nan=False)

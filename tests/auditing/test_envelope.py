@@ -23,7 +23,7 @@ from puidrec.auditing.envelope import (
     sharp_by_stratum,
     sums_of_users,
 )
-from puidrec.auditing.estimates import Bootstrap, sums_by_user
+from puidrec.auditing.estimates import sums_by_user
 from puidrec.data.synthetic import Truth, simulation_options
 from puidrec.evaluation.significance import resampled_sums
 from puidrec.exposure.bounds import bounds
@@ -271,7 +271,7 @@ def test_bands_cover_the_envelope_of_the_population(kind: str) -> None:
     held = []
     for seed in range(150):
         pairs, user = users_rows(rng, 150)
-        found = band(pairs, kind, [1.0, 2.0], user, Bootstrap(150, rng=seed))
+        found = band(pairs, kind, np.array([1.0, 2.0]), user, 150, rng=seed)
         held.append(
             [found.low[j] <= true[j].low and true[j].high <= found.high[j] for j in range(2)]
         )

@@ -94,10 +94,10 @@ def test_very_many_rows_are_thinned(
 
 def test_changes_of_recommendations() -> None:
     own, other = np.array([[0, 2], [0, 1]]), np.array([[1, 2], [1, 0]])
-    users, items = changes(np.array([1, 3]), (own, other), 4, 3)
+    users, items = changes(np.array([1, 3]), own, other, 4, 3)
     np.testing.assert_array_equal(users["overlap"], [np.nan, 0.5, np.nan, 1.0])
     np.testing.assert_array_equal(items["change_per_100"], [50.0, -50.0, 0.0])
-    alone = changes(np.array([1, 3]), (np.array([[0, -1], [1, 2]]), None), 4, 3)
+    alone = changes(np.array([1, 3]), np.array([[0, -1], [1, 2]]), None, 4, 3)
     assert alone[0] == {}
     assert alone[1]["recommended_per_100"].tolist() == [50.0, 50.0, 50.0]  # −1: the list is shorter
 

@@ -17,11 +17,11 @@ from puidrec.auditing.slots import (
     joined,
     rated_lists,
     sample_users,
-    seen_items,
     slot_discounts,
     slots_of,
     top_lists,
 )
+from puidrec.data.tables import pairs_by_user
 from puidrec.evaluation.ranking import top_k
 
 K = 3
@@ -135,7 +135,7 @@ def test_with_every_label_known_a_lead_is_the_difference_of_true_dcg(
     from sklearn.metrics import dcg_score
 
     user, item = (axis.ravel() for axis in np.indices((30, 25)))
-    found = slots_of(np.arange(30), lists_of(world), user, item)
+    found = slots_of(np.arange(30), *lists_of(world), user, item)
     label = world["label"][user, item]
     true = [
         np.mean([dcg_score(world["label"][[u]], scores[[u]], k=5) for u in range(30)])
@@ -170,7 +170,7 @@ def test_weights_of_a_random_log_are_unbiased_where_popularity_and_quality_go_to
     found = []
     for _ in range(300):
         user, item = np.nonzero(rng.random((80, 60)) < p)
-        slots = slots_of(np.arange(80), (lists[0], lists[1]), user, item)
+        slots = slots_of(np.arange(80), lists[0], lists[1], user, item)
         own = slots.row
         weights = np.ones(own.size), 1.0 / p[item[own]] - 1.0
         found.append(
@@ -242,7 +242,7 @@ def test_the_intervals_cover_the_true_lead() -> None:
 def test_lists_are_the_best_unseen_items_and_ranks_are_looked_up(
     world: dict[str, np.ndarray],
 ) -> None:
-    seen = seen_items(world["user"], world["item"], 30)
+    seen = pairs_by_user(world["user"], world["item"], 30)
     scores = world["scores"][0]
     lists = top_lists(np.arange(30), lambda u: scores[u], 5, seen)
     masked = scores.copy()
@@ -254,7 +254,8 @@ def test_lists_are_the_best_unseen_items_and_ranks_are_looked_up(
     users = np.array([2, 5, 29])
     found = slots_of(
         users,
-        (lists[users], None),
+        lists[users],
+        None,
         np.array([5, 7, 29, 2]),
         np.array([lists[5, 3], lists[7, 0], lists[29, 0], 99]),
     )
@@ -268,7 +269,7 @@ def test_short_lists_and_ties() -> None:
     seen = (np.array([0, 2]), np.array([1, 2]))
     lists = top_lists(np.array([0]), lambda u: scores[u], 3, seen)
     assert lists.tolist() == [[0, 3, -1]]  # ties in the order of the items, as a recommender does
-    found = slots_of(np.array([0]), (lists, lists), np.array([0, 0]), np.array([3, 1]))
+    found = slots_of(np.array([0]), lists, lists, np.array([0, 0]), np.array([3, 1]))
     assert found.row.tolist() == [0]
     assert found.pairs.sum() == 2.0  # both lists hold the same two items
 
@@ -287,7 +288,7 @@ def test_rated_rows_are_ranked_among_the_rows_of_their_user() -> None:
     item = np.array([4, 1, 2, 0, 3])
     scores = np.array([1.0, 3.0, 2.0, 5.0, 6.0]), np.array([3.0, 2.0, 1.0, 5.0, 6.0])
     users, lists = rated_lists(user, item, scores, 2)
-    found = slots_of(users, (lists[0], lists[1]), user, item)
+    found = slots_of(users, lists[0], lists[1], user, item)
     assert dict(zip(found.row.tolist(), found.rank.tolist(), strict=True)) == {
         0: 2,
         1: 0,
@@ -307,9 +308,9 @@ def test_rated_rows_are_ranked_among_the_rows_of_their_user() -> None:
 
 def test_parts_are_joined_with_their_own_lists(world: dict[str, np.ndarray]) -> None:
     lists, rows = lists_of(world), np.arange(world["user"].size)
-    whole = slots_of(np.arange(30), lists, world["user"], world["item"])
+    whole = slots_of(np.arange(30), *lists, world["user"], world["item"])
     parts = [
-        (own, slots_of(np.arange(30), lists, world["user"][own], world["item"][own]))
+        (own, slots_of(np.arange(30), *lists, world["user"][own], world["item"][own]))
         for own in (rows[::2], rows[1::2])
     ]
     found = joined(parts)

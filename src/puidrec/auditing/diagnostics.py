@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.auditing.envelope import Pairs, sharp_by_stratum
-from puidrec.auditing.inputs import AuditArrays
+from puidrec.auditing.inputs import AuditArrays, AuditInputs
 from puidrec.errors import InputError
 from puidrec.exposure.base import ExposureCounts
 from puidrec.features.bins import ColumnBins, bin_column
@@ -172,14 +172,13 @@ def diagnose(
     seen_propensity: np.ndarray,
     counts: ExposureCounts,
     ask: Ask,
-    shape: tuple[int, int],
     *,
     about: dict[str, Any],
     rng: Rng = 0,
 ) -> dict[str, Any]:
     """All diagnostics: of the audit's rows (item, propensity) and of the whole log
     (seen_propensity, counts)."""
-    spread = overlap(ask, seen_propensity, shape, rng)
+    spread = overlap(ask, seen_propensity, (counts.user_degree.size, counts.item_degree.size), rng)
     tails = weight_tails(propensity)
     return {
         "ess": tails["ess"],
@@ -241,7 +240,7 @@ def segment_side(
     own = arrays.user if side.name == "user" else arrays.item
     part = slice(None, None, -(-own.size // MAX_SORTED))
     value, propensity = arrays.main.value[part], arrays.main.propensity[part]
-    ordered, n_entities = Pairs(value, propensity).pooled, side.degree.size
+    n_entities = side.degree.size
     entities = pl.DataFrame({"n": np.bincount(own, minlength=n_entities), **change}).with_columns(
         log_gamma=side.mean_log_gamma
     )
@@ -253,7 +252,7 @@ def segment_side(
     found = []
     for column in side.columns():
         row_bin, n = column.codes[own[part]], len(column.labels)
-        curve = sharp_by_stratum(Pairs(value, propensity, row_bin), strength, ordered.by(row_bin))
+        curve = sharp_by_stratum(Pairs(value, propensity, row_bin), strength)
         ends = {name: getattr(curve, name)[:n] for name in ("low", "high")}
         ranges = pl.DataFrame({"code": np.arange(len(curve.low))[:n], **ends})
         labels = pl.DataFrame({"code": np.arange(n), "segment": list(map(str, column.labels))})
@@ -273,7 +272,7 @@ def segment_side(
 
 
 def changes(
-    users: np.ndarray, lists: tuple[np.ndarray, np.ndarray | None], n_users: int, n_items: int
+    users: np.ndarray, own: np.ndarray, other: np.ndarray | None, n_users: int, n_items: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """What recommendations change, per user and per item.
 
@@ -287,7 +286,6 @@ def changes(
         )
         return count
 
-    own, other = lists
     items = {"recommended_per_100": per_100(own)}
     if other is None:
         return {}, items
@@ -320,3 +318,61 @@ def largest(
         }
         for k in order
     ]
+
+
+def segments(inputs: AuditInputs, shown: float) -> dict[str, Any]:
+    """Users and items by their columns, and the largest single ones; ranges at Γ = shown."""
+    data, counts, gamma, arrays = (
+        inputs.data,
+        inputs.nominal.evidence.counts,
+        inputs.gamma,
+        inputs.arrays,
+    )
+    sides = (
+        SegmentSide(
+            "user", data.users, counts.user_degree, gamma.user_mean_log(), data.user_ids.ids
+        ),
+        SegmentSide(
+            "item", data.items, counts.item_degree, gamma.item_mean_log(), data.item_ids.ids
+        ),
+    )
+    change: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
+    if inputs.scorable:
+        own, other = inputs.lists_of(0)
+        short = None if other is None else other[:, : inputs.k]
+        change = changes(inputs.listed_users, own[:, : inputs.k], short, data.n_users, data.n_items)
+    tables = [
+        segment_side(side, arrays, shown, part) for side, part in zip(sides, change, strict=True)
+    ]
+    return {
+        "users": tables[0],
+        "items": tables[1],
+        "columns": sorted({row["column"] for table in tables for row in table}),
+        "largest_users": largest(sides[0], arrays.user, change[0]),
+        "largest_items": largest(sides[1], arrays.item, change[1]),
+        "strength": f"Γ = {shown:.3g}",
+    }
+
+
+def gamma_of_groups(inputs: AuditInputs) -> dict[str, Any]:
+    """How the rule spreads Γ over pairs, and by group of users and items."""
+    gamma, evidence = inputs.gamma, inputs.nominal.evidence
+    sample = gamma.sample(10_000, inputs.seed)
+    mean = np.exp(gamma.cell_mean_log())
+    labels = []
+    for k, bins in enumerate((evidence.user_bins, evidence.item_bins)):
+        own = bins is not None and np.array_equal(bins.codes, (gamma.user_bin, gamma.item_bin)[k])
+        n = mean.shape[k]
+        plain = ["all"] if n == 1 else [f"class {j + 1}" for j in range(n)]
+        labels.append(
+            list(bins.labels[:n]) if own and bins is not None and len(bins.labels) >= n else plain
+        )
+    return {
+        "gamma_map": {"user_bins": labels[0], "item_bins": labels[1], "values": mean.tolist()},
+        "gamma": {
+            "median": float(np.median(sample)),
+            "p95": float(np.quantile(sample, 0.95)),
+            "max": float(gamma.max),
+            "rule": str(getattr(inputs.rule, "source", inputs.rule)),
+        },
+    }

@@ -36,16 +36,15 @@ users effectively contribute."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.optimize import bisect
 
 from puidrec.auditing.estimates import (
-    BOOTSTRAP,
-    Bootstrap,
     Curve,
     End,
     Limits,
@@ -55,7 +54,7 @@ from puidrec.auditing.estimates import (
 from puidrec.errors import InputError
 from puidrec.evaluation.ranking import dense_codes
 from puidrec.evaluation.significance import resampled_sums
-from puidrec.rng import generator
+from puidrec.rng import Rng, generator
 
 Kind = Literal["box", "normalised", "sharp"]
 KINDS: tuple[Kind, ...] = ("box", "normalised", "sharp")
@@ -226,14 +225,11 @@ def sharp(pairs: Pairs, gamma: float = 1.0) -> Interval:
     return Interval(low, high)
 
 
-def sharp_by_stratum(pairs: Pairs, gamma: float = 1.0, ordered: SortedPairs | None = None) -> Curve:
-    """The sharp interval of the mean of z within every stratum; NaN where a stratum has no pair.
-
-    ordered: the pairs sorted by their strata, where the caller has that already.
-    """
+def sharp_by_stratum(pairs: Pairs, gamma: float = 1.0) -> Curve:
+    """The sharp interval of the mean of z within every stratum; NaN where a stratum has no pair."""
     codes = np.zeros(pairs.value.size, np.int64) if pairs.stratum is None else pairs.stratum
     seen, unseen = np.bincount(codes, pairs.value), np.bincount(codes, pairs.odds)
-    low, high = ((ordered or pairs.stratified).balanced(gamma, high=h) for h in (False, True))
+    low, high = (pairs.stratified.balanced(gamma, high=high) for high in (False, True))
     size = np.bincount(codes) + unseen
     with np.errstate(invalid="ignore"):
         return Curve((seen + low) / size, (seen + high) / size)
@@ -304,9 +300,11 @@ def _sharp_rows(pairs: Pairs, strengths: np.ndarray, end: End) -> Iterator[np.nd
 def band(
     pairs: Pairs,
     kind: Kind,
-    strengths: Sequence[float],
+    strengths: np.ndarray,
     user: np.ndarray,
-    bootstrap: Bootstrap = BOOTSTRAP,
+    replicates: int,
+    level: float = 0.95,
+    rng: Rng = 0,
 ) -> Curve:
     """The band of an envelope over resampled users, for all strengths at once
     (`simultaneous_band`).
@@ -318,15 +316,13 @@ def band(
     """
 
     def drawn(end: End) -> tuple[np.ndarray, np.ndarray]:
-        sums = np.concatenate(sums_of_users(pairs, kind, grid, user, end), axis=1)
-        draws = resampled_sums(sums, bootstrap.replicates, generator(bootstrap.rng, "band"))
+        sums = np.concatenate(sums_of_users(pairs, kind, strengths, user, end), axis=1)
+        draws = resampled_sums(sums, replicates, generator(rng, "band"))
         both = np.vstack([sums.sum(axis=0), draws])
-        ends = both[:, : grid.size] / both[:, grid.size :]
+        ends = both[:, : strengths.size] / both[:, strengths.size :]
         return ends[0], ends[1:]
 
-    grid = np.asarray(strengths, dtype=np.float64)
-
-    return simultaneous_band(drawn("low"), drawn("high"), bootstrap.level)
+    return simultaneous_band(drawn("low"), drawn("high"), level)
 
 
 def simultaneous_band(
@@ -401,50 +397,34 @@ def tipping_point(pairs: Pairs, user: np.ndarray, level: float = 0.95) -> Tippin
         return limits(own[0] + own[1] / gamma - own[2] * gamma, level)
 
     star = float(tipping_gamma(*(np.array(x) for x in (pairs.seen, plus, minus))))
-    low, high = tipping_interval(worst)
-    return Tipping(star, low, high, worst(1.0), sharp_tipping(pairs), (pairs.seen, plus, minus))
+    apart = first_zero(lambda gamma: sharp(pairs, gamma).low)
+    sums = pairs.seen, plus, minus
+    return Tipping(star, *tipping_interval(worst), worst(1.0), apart, sums)
 
 
 def tipping_interval(worst: WorstCase) -> tuple[float, float]:
     """Between which Γ the worst case is neither above nor below 0 beyond chance; 1 where it is not
     above at Γ = 1."""
-    low, high = (
-        first_zero(lambda log_gamma, end=end: worst(float(np.exp(log_gamma)))[end])  # type: ignore[misc]
-        for end in (1, 2)
-    )
-    return low, high
+    return first_zero(lambda gamma: worst(gamma).low), first_zero(lambda gamma: worst(gamma).high)
 
 
 def first_zero(curve: Callable[[float], float]) -> float:
-    """The Γ at which a curve over log Γ, above 0 at the start, first reaches 0; 1 where it never
-    was above, else ∞."""
+    """The Γ at which a curve, above 0 at Γ = 1, first reaches 0; 1 where it is not above there, ∞
+    where it never reaches it. It may be infinite on the way, so the bracket is halved."""
     grid = np.linspace(0.0, MAX_LOG, STEPS)
-    before = 0.0
-    if not curve(0.0) > 0.0:
+    below = next((at for at, x in enumerate(grid) if not curve(float(np.exp(x))) > 0.0), None)
+    if below is None:
+        return float("inf")
+    if below == 0:
         return 1.0
-    for at in grid[1:]:
-        if not curve(float(at)) > 0.0:
-            return float(np.exp(bisect(curve, before, float(at))))
-        before = float(at)
-    return float("inf")
 
+    def sign(log_gamma: float) -> float:
+        return 1.0 if curve(float(np.exp(log_gamma))) > 0.0 else -1.0
 
-def bisect(curve: Callable[[float], float], low: float, high: float) -> float:
-    """Where a curve leaves the values above 0, between two points; it may be infinite there, so no
-    secant."""
-    for _ in range(40):  # far below what Γ* is printed with
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if curve(middle) > 0.0 else (low, middle)
-    return low
+    return float(np.exp(bisect(sign, grid[below - 1], grid[below], xtol=1e-12)))
 
 
 def tipping_of(worst: WorstCase, lead: Limits) -> Tipping:
     """Γ* of a quantity without a closed form, from its worst case; lead: its estimate if nothing is
     hidden."""
-    star = first_zero(lambda log_gamma: worst(float(np.exp(log_gamma))).value)
-    return Tipping(star, *tipping_interval(worst), lead)
-
-
-def sharp_tipping(pairs: Pairs) -> float:
-    """Γ at which the sharp envelope reaches 0; 1 where the log shows no lead."""
-    return first_zero(lambda log_gamma: sharp(pairs, float(np.exp(log_gamma))).low)
+    return Tipping(first_zero(lambda gamma: worst(gamma).value), *tipping_interval(worst), lead)

@@ -14,21 +14,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from puidrec.evaluation.ranking import dense_codes
-from puidrec.rng import Rng
 
 End = Literal["low", "high"]
-
-
-@dataclass(frozen=True)
-class Bootstrap:
-    """How users are resampled for intervals and bands; no replicates, no bands."""
-
-    replicates: int = 200
-    level: float = 0.95
-    rng: Rng = 0
-
-
-BOOTSTRAP = Bootstrap()
 
 
 @dataclass(frozen=True)

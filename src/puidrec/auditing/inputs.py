@@ -22,13 +22,13 @@ from puidrec.auditing.slots import (
     joined,
     rated_lists,
     sample_users,
-    seen_items,
     slot_discounts,
     slots_of,
     top_lists,
 )
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.split import Split
+from puidrec.data.tables import row_starts
 from puidrec.errors import InputError
 from puidrec.evaluation.any_model import ScoreScale, outcome_scale, to_unit
 from puidrec.exposure.certificate import Certificate
@@ -36,8 +36,7 @@ from puidrec.exposure.certify import with_checks
 from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import Gamma, GammaSpec
-from puidrec.exposure.tilt import MIN_ROWS, TiltFit, fit_tilt, tilt_rows
-from puidrec.rng import Rng
+from puidrec.exposure.tilt import MIN_ROWS, SegmentTilt, TiltFit, fit_tilt, tilt_rows
 
 MAX_HIDING = 500_000
 """Rows in which features are hidden one by one: odds ratios do not depend on how many rows there
@@ -67,11 +66,10 @@ class AuditArrays:
     against: np.ndarray | None
     propensity: np.ndarray
 
-    @cached_property
+    @property
     def odds(self) -> np.ndarray:
         """Unseen pairs that each row stands for, if nothing is hidden."""
-        found: np.ndarray = 1.0 / self.propensity - 1.0
-        return found
+        return np.asarray(1.0 / self.propensity - 1.0)
 
     @property
     def name(self) -> str:
@@ -146,6 +144,8 @@ class AuditInputs:
     k: int = 10
     groups: Mapping[str, Sequence[str]] | None = None
     level: float = 0.95
+    replicates: int = 0
+    """Bootstrap draws of users for the bands."""
 
     @property
     def rows(self) -> Interactions:
@@ -194,9 +194,8 @@ class AuditInputs:
     @cached_property
     def scales(self) -> tuple[ScoreScale, ...]:
         """The scale of each model's scores."""
-        outcome = self.outcome(self.rows)
         return tuple(
-            fits.own.scale or outcome_scale(score, outcome, self.data.scale)
+            fits.own.scale or outcome_scale(score, self.outcome(self.rows), self.data.scale)
             for fits, score in zip(self.fits, self.scores, strict=True)
         )
 
@@ -284,91 +283,63 @@ class AuditInputs:
         return sample_users(self.seen.user, self.data.n_items, self.seed)
 
     @cached_property
-    def near_lists(self) -> list[tuple[np.ndarray, np.ndarray | None]] | None:
-        """Lists of the models for every part of the rows, by the fits that judge it, `NEAR` times
-        as long as asked.
+    def scorable(self) -> bool:
+        """Whether every pair has a score, by every fit."""
+        every = (fit for fits in self.fits for fit in fits.parts)
+        return all(fit.scorer(self.data) is not None for fit in every)
 
-        They leave out all logged pairs but those that the part judges by. None: only rated pairs
-        have scores.
+    def lists_of(self, part: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Lists of the models for a part of the rows (or `AS_IS`), `NEAR` times as long as asked.
+
+        By the fits that judge the part, without any logged pair but those that the part judges by.
+        They are kept with the fits, which other comparisons may share.
         """
-        every = [fit for fits in self.fits for fit in fits.parts]
-        if any(fit.scorer(self.data) is None for fit in every):
-            return None
-        return [
-            (self._list(part, 0), self._list(part, 1) if self.two else None)
-            for part in range(len(self.judged.trained_on))
-        ]
-
-    @cached_property
-    def lists(self) -> list[tuple[np.ndarray, np.ndarray | None]] | None:
-        """The same as long as asked."""
-        if self.near_lists is None:
-            return None
-        return [
-            (own[:, : self.k], None if other is None else other[:, : self.k])
-            for own, other in self.near_lists
-        ]
-
-    def _list(self, part: int, which: int) -> np.ndarray:
-        """Lists of a model for a part of the rows, or `AS_IS`; kept with its fits, which other
-        comparisons may share."""
-        fits, logged = self.fits[which], self.seen
-        if part not in fits.lists:
-            if part == AS_IS:
-                model = self.measuring[which]
-                user, item = np.asarray(logged.user), np.asarray(logged.item)
-                seen = seen_items(user, item, self.data.n_users)
-            else:
-                model = fits.parts[min(part, len(fits.parts) - 1)]
-                seen = self.judged.not_judged(part, logged, self.listed_users)
-            scorer = model.scorer(self.data)
-            assert scorer is not None  # noqa: S101 (`lists` has asked)
-            fits.lists[part] = top_lists(self.listed_users, scorer, NEAR * self.k, seen)
-        return fits.lists[part]
+        found: list[np.ndarray] = []
+        for fits, measuring in zip(self.fits, self.measuring, strict=True):
+            if part not in fits.lists:
+                if part == AS_IS:
+                    model, logged = measuring, self.seen
+                    starts = row_starts(np.asarray(logged.user), self.data.n_users)
+                    seen = starts, np.asarray(logged.item)
+                else:
+                    model = fits.parts[min(part, len(fits.parts) - 1)]
+                    seen = self.judged.not_judged(part, self.seen, self.listed_users)
+                scorer = model.scorer(self.data)
+                assert scorer is not None  # noqa: S101 (`scorable` has asked)
+                fits.lists[part] = top_lists(self.listed_users, scorer, NEAR * self.k, seen)
+            found.append(fits.lists[part])
+        return found[0], found[1] if self.two else None
 
     @cached_property
     def slots(self) -> Slots:
         """Where the audited rows stand in the lists of both models."""
-        rows = self.rows
-        if self.lists is not None:
-            return self._slots_in(self.lists)
-        users, lists = rated_lists(rows.user, rows.item, self.scores, self.k)
-        return slots_of(users, (lists[0], lists[1] if self.two else None), rows.user, rows.item)
+        if self.scorable:
+            return self.slots_within(self.k)
+        user, item = self.rows.user, self.rows.item
+        users, lists = rated_lists(user, item, self.scores, self.k)
+        return slots_of(users, lists[0], lists[1] if self.two else None, user, item)
 
-    @cached_property
-    def near_slots(self) -> Slots:
-        """The same in lists `NEAR` times as long, where all pairs have scores."""
-        return self._slots_in(self.near_lists or [])
-
-    def _slots_in(self, every: list[tuple[np.ndarray, np.ndarray | None]]) -> Slots:
+    def slots_within(self, k: int) -> Slots:
+        """The same in lists of k, where all pairs have scores."""
         rows, parts = self.rows, []
-        for part, lists in enumerate(every):
-            mine = self.judged.rows_of(part)
-            found = slots_of(self.listed_users, lists, rows.user[mine], rows.item[mine])
+        for part in range(len(self.judged.trained_on)):
+            mine, (own, other) = self.judged.rows_of(part), self.lists_of(part)
+            short = own[:, :k], None if other is None else other[:, :k]
+            found = slots_of(self.listed_users, *short, rows.user[mine], rows.item[mine])
             parts.append((mine, found))
         return joined(parts)
 
-    @cached_property
-    def held_out_share(self) -> np.ndarray:
-        """h of every row: the share of logged rows that the part of the row holds."""
-        size = np.bincount(self.judged.part, minlength=len(self.judged.trained_on))
-        share: np.ndarray = np.minimum(size / max(len(self.seen), 1), 1.0)[self.judged.part]
-        return share
-
-    def slot_lead(
-        self, metric: str, ratio: np.ndarray | None = None, *, slots: Slots | None = None
-    ) -> SlotLead:
-        """DCG or precision by slots, from the log. ratio: l of every row, where a measured tilt
-        says more than 1."""
-        slots, arrays = slots or self.slots, self.arrays
+    def slot_lead(self, metric: str, *, slots: Slots | None = None) -> SlotLead:
+        """DCG or precision by slots, from the log: h is the share of logged rows that the part of a
+        row holds."""
+        slots, arrays, part = slots or self.slots, self.arrays, self.judged.part
+        held = np.minimum(np.bincount(part) / max(len(self.seen), 1), 1.0)[part]
         own = slots.row
-        odds = arrays.odds[own]
-        weights = (self.held_out_share[own], odds if ratio is None else odds * ratio[own])
         return SlotLead.of(
             slots,
             slot_discounts(metric, self.k),
             arrays.label[own],
-            weights,
+            (held[own], arrays.odds[own]),
             arrays.user[own],
             self.data.n_users,
         )
@@ -378,12 +349,10 @@ class AuditInputs:
     @cached_property
     def uniform(self) -> Interactions | None:
         """All uniform rows that the protocol keeps; None where there are none."""
-        rows = (
-            self.data.uniform.labelled(self.split.protocol)
-            if self.data.uniform is not None
-            else None
-        )
-        return rows if rows is not None and len(rows) else None
+        if self.data.uniform is None:
+            return None
+        rows = self.data.uniform.labelled(self.split.protocol)
+        return rows if len(rows) else None
 
     @cached_property
     def measuring(self) -> tuple[AuditedModel, ...]:
@@ -428,13 +397,6 @@ class AuditInputs:
         return [] if rows is None else self.measured_predictions(rows)
 
     @cached_property
-    def measured_lists(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Lists of both models as uniform rows judge them, from pairs that are not in the log."""
-        if self.uniform_test is None or self.lists is None or not self.two:
-            return None
-        return self._list(AS_IS, 0), self._list(AS_IS, 1)
-
-    @cached_property
     def tilt(self) -> TiltFit | None:
         """How exposure depends on the rating, as uniform rows measure it; None where they are too
         few."""
@@ -450,22 +412,40 @@ class AuditInputs:
             tilt_rows(self.nominal, drawn.user, drawn.item, drawn.rating), self.data.n_users
         )
 
-    def certificate(self, rng: Rng) -> tuple[Certificate, str] | None:
+    @property
+    def tilt_limits(self) -> SegmentTilt | None:
+        """The tilt over all pairs with its interval."""
+        if self.tilt is None or self.uniform is None:
+            return None
+        low, high = map(float, self.tilt.limits(self.level)[:, 0])
+        rows = len(self.uniform), len(self.seen)
+        return SegmentTilt("all pairs", *rows, float(self.tilt.slope[0]), low, high)
+
+    @property
+    def certified(self) -> Outcome:
+        """What a certificate is about: rating levels or labels."""
+        by_level = (
+            self.target == "rating"
+            and self.uniform is not None
+            and self.nominal.certifies_levels(self.uniform)
+        )
+        return "rating" if by_level else "label"
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
         """The smallest Γ that the uniform rows prove beyond the nominal propensity, by rating level
         or by label.
 
         Where they do, with its placebo and its segments, unless the log is so large that these
         would take minutes.
         """
-        uniform = self.uniform
+        uniform, kind = self.uniform, self.certified
         if uniform is None:
             return None
-        by_level = self.target == "rating" and self.nominal.certifies_levels(uniform)
-        kind: Outcome = "rating" if by_level else "label"
         try:
-            found = self.nominal.certificate(kind, uniform, rng=rng)
+            found = self.nominal.certificate(kind, uniform, rng=self.seed)
             if found.lower > 1.0 and len(self.nominal.seen) <= MAX_CHECKED:
                 found = with_checks(found, self.nominal, uniform, kind)
         except InputError:
             return None  # everything was seen: there is no unseen part to certify
-        return found, "rating levels" if kind == "rating" else "labels"
+        return found

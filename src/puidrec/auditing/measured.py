@@ -29,6 +29,7 @@ import polars as pl
 
 from puidrec.auditing.estimates import Estimate, Limits, quantile, ratio
 from puidrec.auditing.inputs import NEAR, AuditInputs, gap
+from puidrec.auditing.rows import AS_IS
 from puidrec.auditing.slots import SlotLead, exchanged_pairs, slot_discounts, slots_of
 from puidrec.data.dataset import Interactions
 from puidrec.evaluation.evaluator import evaluate_scores
@@ -86,12 +87,14 @@ def measure_error(inputs: AuditInputs) -> Measured | None:
 
 def measure_slots(inputs: AuditInputs, metric: str) -> Measured | None:
     """The lead in DCG or precision by slots; None where no uniform row is in an exchanged slot."""
-    rows, lists, level = inputs.uniform_test, inputs.measured_lists, inputs.level
-    if rows is None or lists is None:
+    rows, level, k = inputs.uniform_test, inputs.level, inputs.k
+    if rows is None or not inputs.two or not inputs.scorable:
         return None
-    discount, shape = slot_discounts(metric, inputs.k), (inputs.data.n_users, inputs.data.n_items)
-    short = lists[0][:, : inputs.k], lists[1][:, : inputs.k]
-    slots = slots_of(inputs.listed_users, short, rows.user, rows.item)
+    discount, shape = slot_discounts(metric, k), (inputs.data.n_users, inputs.data.n_items)
+    first, second = inputs.lists_of(AS_IS)
+    assert second is not None  # noqa: S101 (there are two)
+    users = inputs.listed_users
+    slots = slots_of(users, first[:, :k], second[:, :k], rows.user, rows.item)
     own, alike = slots.row, (np.ones(slots.row.size), np.zeros(slots.row.size))
     found = SlotLead.of(slots, discount, rows.label[own], alike, rows.user[own], shape[0])
     if not (found.gain.rows and found.loss.rows):
@@ -99,7 +102,7 @@ def measure_slots(inputs: AuditInputs, metric: str) -> Measured | None:
     uniform = found.estimate.limits(level)
     if inputs.tilt is None:
         return Measured(len(rows), uniform)
-    listed, log, drawn = _evidence(inputs, metric, rows, lists)
+    listed, log, drawn = _evidence(inputs, metric, rows, (first, second))
 
     def lead(tilted: np.ndarray) -> Estimate:
         return carried(listed, log, tilted, log._replace(weight=tilted * log.weight), shape)
@@ -151,12 +154,12 @@ def _evidence(
     """
     arrays, near = inputs.arrays, slot_discounts(metric, NEAR * inputs.k)
     columns = features(inputs.predictions, arrays.propensity)
-    gain = inputs.near_slots.exchanged(near, len(arrays.user))
+    gain = inputs.slots_within(NEAR * inputs.k).exchanged(near, len(arrays.user))
     weight = np.sqrt(arrays.odds)
     log = LabelledRows(columns, arrays.label, gain, weight, arrays.user, arrays.item)
 
     columns = features(inputs.uniform_predictions, inputs.nominal.propensity_of(rows))
-    slots = slots_of(inputs.listed_users, lists, rows.user, rows.item)
+    slots = slots_of(inputs.listed_users, *lists, rows.user, rows.item)
     gain = slots.exchanged(near, len(rows))
     drawn = LabelledRows(columns, rows.label, gain, np.ones(len(rows)), rows.user, rows.item)
 

@@ -27,10 +27,10 @@ import numpy as np
 import polars as pl
 
 from puidrec.auditing.models import AuditedModel
-from puidrec.auditing.slots import SeenItems, seen_items
 from puidrec.data.dataset import Dataset, Interactions
 from puidrec.data.schema import Origin, check_ids, require_columns, require_rows, to_polars
 from puidrec.data.split import Split
+from puidrec.data.tables import row_starts
 from puidrec.errors import InputError
 from puidrec.rng import generator
 
@@ -72,7 +72,9 @@ class Judged:
         """Positions of the rows that fit k judges."""
         return np.flatnonzero(self.part == k)
 
-    def not_judged(self, k: int, logged: Interactions, users: np.ndarray) -> SeenItems:
+    def not_judged(
+        self, k: int, logged: Interactions, users: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Logged pairs of some users that fit k does not judge, by user: their lists leave these
         out."""
         asked = np.zeros(len(logged.users), bool)
@@ -80,7 +82,7 @@ class Judged:
         pairs = (np.asarray(logged.user), np.asarray(logged.item))
         user, item = (column[asked[pairs[0]]] for column in pairs)
         kept = ~self.rows.take(self.rows_of(k)).holds(user, item)
-        return seen_items(user[kept], item[kept], asked.size)
+        return row_starts(user[kept], asked.size), item[kept]
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,11 @@ import numpy as np
 
 from puidrec.auditing.estimates import Curve, End, Estimate
 from puidrec.evaluation.metrics import discounts
-from puidrec.evaluation.ranking import mask_seen, top_k
+from puidrec.evaluation.unseen_items import Seen, best_unseen
 from puidrec.rng import Rng, generator
 
 Scorer = Callable[[np.ndarray], np.ndarray]
 """Scores of all items for some users (codes): [users, items]."""
-SeenItems = tuple[np.ndarray, np.ndarray]
-"""(start, item) of rows sorted by user: items of user u are item[start[u]:start[u + 1]]."""
 TILE = 2_000_000
 """Pairs scored at a time."""
 MAX_PAIRS = 10_000_000
@@ -54,25 +52,16 @@ def sample_users(user: np.ndarray, n_items: int, rng: Rng, most: int = MAX_PAIRS
     return np.sort(generator(rng, "ranks").choice(present, wanted, replace=False))
 
 
-def seen_items(user: np.ndarray, item: np.ndarray, n_users: int) -> SeenItems:
-    """Rows sorted by user as the items of each."""
-    return np.searchsorted(user, np.arange(n_users + 1)), item
-
-
-def top_lists(users: np.ndarray, scorer: Scorer, k: int, seen: SeenItems | None) -> np.ndarray:
+def top_lists(users: np.ndarray, scorer: Scorer, k: int, seen: Seen | None) -> np.ndarray:
     """The k best items of each user but those seen, best first, [users, k]; −1 where there are
     fewer."""
     n_items = scorer(users[:1]).shape[1] if users.size else 0
-    lists = np.full((users.size, k), -1, np.int32)
-    step = max(1, TILE // max(n_items, 1))
-    for start in range(0, users.size, step):
-        block = users[start : start + step]
-        scores = np.array(scorer(block), np.float64)
-        if seen is not None:
-            mask_seen(scores, block, *seen)
-        items, value = top_k(scores, k)
-        lists[start : start + step, : items.shape[1]] = np.where(np.isfinite(value), items, -1)
-    return lists
+
+    def scores(block: np.ndarray) -> np.ndarray:
+        return np.array(scorer(block), np.float64)  # in memory of its own: it is masked
+
+    lists = best_unseen(scores, users, n_items, [] if seen is None else [seen], k, TILE)
+    return np.pad(lists, ((0, 0), (0, k - lists.shape[1])), constant_values=-1).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -112,12 +101,12 @@ class Slots:
 
 def slots_of(
     users: np.ndarray,
-    lists: tuple[np.ndarray, np.ndarray | None],
+    own: np.ndarray,
+    other: np.ndarray | None,
     row_user: np.ndarray,
     row_item: np.ndarray,
 ) -> Slots:
     """Look the rows up in the lists of `users` (ascending codes) by one or two models."""
-    own, other = lists
     other = np.full_like(own, -1) if other is None else other
     k = own.shape[1]
     at = np.minimum(np.searchsorted(users, row_user), users.size - 1)

@@ -66,6 +66,11 @@ class Lead:
         return "robust" if self.tipping.low > self.known.gamma else "fragile"
 
     @property
+    def settled(self) -> bool:
+        """Whether uniform ratings have decided, so that no Γ matters."""
+        return self.verdict in ("confirmed", "refuted")
+
+    @property
     def shown(self) -> bool:
         """Whether the log shows the model ahead, beyond chance."""
         return self.tipping is not None and self.tipping.low > 1.0
@@ -95,7 +100,7 @@ def sentence(names: tuple[str, str], lead: Lead) -> str:
     """The conclusion in one clause."""
     one, two = names
     measured, tipping, verdict = lead.measured, lead.tipping, lead.verdict
-    if verdict in ("confirmed", "refuted"):
+    if lead.settled:
         assert measured is not None  # noqa: S101 (by uniform rows only)
         ahead = f"{one} is ahead of {two}" if verdict == "confirmed" else f"{two} is ahead of {one}"
         what = "the log adjusted by them" if measured.combined is not None else ""
