@@ -206,6 +206,18 @@ def test_values_of_lists_are_within_their_range(found: AuditResult) -> None:
         assert max(lead["normalised"]["high"]) <= lead["most"] + 1e-9 <= most + 1e-4
 
 
+def test_what_uniform_rows_have_decided_lists_nothing_that_could_overturn_it(
+    found: AuditResult, simulation, good, poor
+) -> None:
+    assert found.verdict == "confirmed"
+    bare = without_uniform(simulation.data)
+    models = type(good)(bare, good.scores), type(poor)(bare, poor.scores)
+    open_ = audit(models[0], bare, against=models[1], replicates=0)
+    for words in ("could overturn it", "Γ* is compared with", "would end it"):
+        assert words in open_.summary()
+        assert words not in found.summary()
+
+
 def test_a_belief_decides_and_is_said(simulation, good, poor) -> None:
     """Without uniform rows and features, the same Γ* is robust against a small Γ, fragile against a
     large one."""
@@ -396,7 +408,7 @@ def test_ids_are_kept_as_they_are(good) -> None:
     )
     data = Dataset.from_frame(frame, scale=(1, 5))
     values = audit(type(good)(data, rng.random((25, 20))), data, replicates=10).to_dict()
-    assert values["segments"]["largest_users"][0]["id"].startswith("<script>")
+    assert values["rows"]["users"] == len(set(user))
 
 
 def test_tiny_and_extreme_logs(good) -> None:

@@ -10,7 +10,6 @@ from puidrec.auditing import diagnostics
 from puidrec.auditing.diagnostics import (
     SegmentSide,
     changes,
-    largest,
     segment_side,
 )
 from puidrec.auditing.envelope import Pairs, sharp
@@ -40,7 +39,7 @@ def side(arrays: AuditArrays) -> SegmentSide:
         {"user_id": [f"u{k}" for k in range(40)], "city": ["a", "b", "<script>", "a"] * 10}
     )
     degree = np.bincount(arrays.user, minlength=40)
-    return SegmentSide("user", frame, degree, rng.uniform(0, 1, 40), frame["user_id"])
+    return SegmentSide("user", frame, degree, rng.uniform(0, 1, 40))
 
 
 def test_a_segment_is_what_its_own_rows_say(arrays: AuditArrays, side: SegmentSide) -> None:
@@ -75,7 +74,7 @@ def test_a_segment_without_rows_has_no_envelope(arrays: AuditArrays, side: Segme
             for n in ("user", "item", "outcome", "label", "model", "against", "propensity")
         )
     )
-    other = SegmentSide("user", frame, side.degree, side.mean_log_gamma, side.ids)
+    other = SegmentSide("user", frame, side.degree, side.mean_log_gamma)
     row = next(r for r in segment_side(other, part, 1.5, {}) if r["segment"] == "nobody")
     assert (row["n"], row["entities"]) == (0, 1)
     assert row["low"] is row["high"] is row["width"] is row["score_shift"] is None
@@ -108,11 +107,3 @@ def test_averages_leave_out_what_is_unknown(arrays: AuditArrays, side: SegmentSi
     found = segment_side(side, arrays, 1.5, {"overlap": value})
     by_city = {row["segment"]: row["overlap"] for row in found if row["column"] == "city"}
     assert by_city == {"a": 0.25, "b": None, "<script>": None}
-
-
-def test_the_largest_single_entities(arrays: AuditArrays, side: SegmentSide) -> None:
-    found = largest(side, arrays.user, {})
-    top = int(np.argmax(side.mean_log_gamma))
-    assert found[0]["id"] == f"u{top}"
-    assert found[0]["n"] == (arrays.user == top).sum()
-    assert len(found) == 10

@@ -52,11 +52,6 @@ def test_a_scenario_worked_by_hand() -> None:
     assert np.isfinite(Scenario(0.2, 2.0).gamma(1.0))
 
 
-@pytest.mark.parametrize(("share", "factor"), [(0.0, 2.0), (1.0, 2.0), (0.2, 0.0), (0.2, INF)])
-def test_scenarios_that_cannot_be_are_refused(refusal, share: float, factor: float) -> None:
-    refusal(lambda: Scenario(share, factor), "scenario")
-
-
 def test_a_trait_that_needs_more_exposure_than_there_is_is_not_shown() -> None:
     """Of 34 % seen, tripled exposure of one in twenty would be 0.34 × 3 / 1.1 = 93 %; of 37 %, more
     than all."""

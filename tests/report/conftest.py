@@ -290,9 +290,6 @@ def audit_values() -> Callable[..., dict[str, Any]]:
                     {"column": "type", "segment": name, "n": k, "gamma_mean": 1.0 + k / 9}
                     for k, name in enumerate(NASTY)
                 ],
-                "largest_users": [
-                    {"id": NASTY[0], "gamma_mean": 2.0, "ratings": 24, "n": 1, "overlap": 0.5}
-                ],
                 "columns": ["age", "type"],
                 "strength": "Γ per user and item",
                 "ranked_users": 270,

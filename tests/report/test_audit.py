@@ -324,7 +324,7 @@ def test_groups_are_named_by_column_and_segment(page: Open) -> None:
     users = next(table for caption, table in found.items() if caption.startswith("Groups of users"))
     assert users.heads() == ["group of users", "logged pairs", "mean Γ", "Γ, 95 %", "width"]
     assert users.rows()[1] == ["age: 20 to 30", "12,000", "10.40", "12.60", "0.110"]
-    assert len(found) == 3
+    assert len(found) == 2
 
 
 def test_ranges_are_of_the_lead_or_of_the_error(page: Open) -> None:

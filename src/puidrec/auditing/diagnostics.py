@@ -68,27 +68,15 @@ def by_popularity(
     """Effective size per decile of items, the most seen ones first: where the log is thin, weights
     decide."""
     n = item_degree.size
-    place = np.empty(n, np.int64)
-    place[np.argsort(-item_degree, kind="stable")] = np.arange(n)
-    decile = place * min(N_BINS, n) // n
-    own, weight = decile[item], 1.0 / propensity
-    rows, total, square = (np.bincount(own, w, minlength=N_BINS) for w in (None, weight, weight**2))
-    items, log = (
-        np.bincount(decile, minlength=N_BINS),
-        np.bincount(decile, item_degree, minlength=N_BINS),
-    )
-    return [
-        {
-            "decile": k + 1,
-            "items": int(items[k]),
-            "share_of_log": float(log[k] / max(log.sum(), 1)),
-            "rows": int(rows[k]),
-            "ess": float(total[k] ** 2 / square[k]) if rows[k] else 0.0,
-            "mean_weight": float(total[k] / rows[k]) if rows[k] else None,
-        }
-        for k in range(N_BINS)
-        if items[k]
-    ]
+    place = np.argsort(np.argsort(-item_degree, kind="stable"), kind="stable")
+    decile = place * min(N_BINS, n) // n + 1
+    w = pl.col("w")
+    items = pl.DataFrame({"decile": decile, "log": item_degree}).group_by("decile")
+    rows = pl.DataFrame({"decile": decile[item], "w": 1.0 / propensity}).group_by("decile")
+    share = pl.sum("log") / max(int(item_degree.sum()), 1)
+    of_rows = rows.agg(rows=pl.len(), ess=w.sum() ** 2 / (w**2).sum(), mean_weight=w.mean())
+    found = items.agg(items=pl.len(), share_of_log=share).join(of_rows, on="decile", how="left")
+    return found.with_columns(pl.col("rows", "ess").fill_null(0)).sort("decile").to_dicts()
 
 
 def concentration(item_degree: np.ndarray) -> dict[str, float]:
@@ -203,8 +191,6 @@ SEGMENT_BINS = 4
 MAX_ROWS = 200
 MAX_SORTED = 1_000_000
 """Rows behind the envelopes of segments; every k-th one of more."""
-LARGEST = 10
-"""Single users and items shown."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +202,6 @@ class SegmentSide:
     frame: pl.DataFrame | None
     degree: np.ndarray
     mean_log_gamma: np.ndarray
-    ids: pl.Series
 
     def columns(self) -> list[ColumnBins]:
         """Bins of every column, and of activity (users) or popularity (items), which is always
@@ -251,12 +236,11 @@ def segment_side(
         averages = [(pl.sum("moved") / pl.sum("n")).alias("score_shift"), *averages]
     found = []
     for column in side.columns():
-        row_bin, n = column.codes[own[part]], len(column.labels)
-        curve = sharp_by_stratum(Pairs(value, propensity, row_bin), strength)
-        ends = {name: getattr(curve, name)[:n] for name in ("low", "high")}
-        ranges = pl.DataFrame({"code": np.arange(len(curve.low))[:n], **ends})
-        labels = pl.DataFrame({"code": np.arange(n), "segment": list(map(str, column.labels))})
-        table = entities.with_columns(code=column.codes.astype(np.int64)).fill_nan(None)
+        n = len(column.labels)
+        curve = sharp_by_stratum(Pairs(value, propensity, column.codes[own[part]]), strength)
+        ranges = pl.DataFrame({"low": curve.low[:n], "high": curve.high[:n]}).with_row_index("code")
+        labels = pl.DataFrame({"segment": list(map(str, column.labels))}).with_row_index("code")
+        table = entities.with_columns(code=column.codes.astype(np.uint32)).fill_nan(None)
         table = table.group_by("code").agg(
             pl.sum("n"),
             *averages,
@@ -299,74 +283,41 @@ def changes(
     }
 
 
-def largest(
-    side: SegmentSide, rows: np.ndarray, change: dict[str, np.ndarray]
-) -> list[dict[str, Any]]:
-    """The single users or items with the largest mean Γ, under the caller's own ids as text."""
-    order = np.argsort(-side.mean_log_gamma, kind="stable")[:LARGEST]
-    count = np.bincount(rows, minlength=side.degree.size)
-    return [
-        {
-            "id": str(side.ids[int(k)]),
-            "gamma_mean": float(np.exp(side.mean_log_gamma[k])),
-            "ratings": int(side.degree[k]),
-            "n": int(count[k]),
-            **{
-                name: float(value[k]) if np.isfinite(value[k]) else None
-                for name, value in change.items()
-            },
-        }
-        for k in order
-    ]
-
-
 def segments(inputs: AuditInputs, shown: float) -> dict[str, Any]:
-    """Users and items by their columns, and the largest single ones; ranges at Γ = shown."""
-    data, counts, gamma, arrays = (
-        inputs.data,
-        inputs.nominal.evidence.counts,
-        inputs.gamma,
-        inputs.arrays,
-    )
+    """Users and items by their columns; ranges at Γ = shown."""
+    data, counts, gamma = inputs.data, inputs.nominal.evidence.counts, inputs.gamma
     sides = (
-        SegmentSide(
-            "user", data.users, counts.user_degree, gamma.user_mean_log(), data.user_ids.ids
-        ),
-        SegmentSide(
-            "item", data.items, counts.item_degree, gamma.item_mean_log(), data.item_ids.ids
-        ),
+        SegmentSide("user", data.users, counts.user_degree, gamma.user_mean_log()),
+        SegmentSide("item", data.items, counts.item_degree, gamma.item_mean_log()),
     )
     change: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
     if inputs.scorable:
         own, other = inputs.lists_of(0)
         short = None if other is None else other[:, : inputs.k]
         change = changes(inputs.listed_users, own[:, : inputs.k], short, data.n_users, data.n_items)
-    tables = [
-        segment_side(side, arrays, shown, part) for side, part in zip(sides, change, strict=True)
-    ]
-    return {
-        "users": tables[0],
-        "items": tables[1],
-        "columns": sorted({row["column"] for table in tables for row in table}),
-        "largest_users": largest(sides[0], arrays.user, change[0]),
-        "largest_items": largest(sides[1], arrays.item, change[1]),
-        "strength": f"Γ = {shown:.3g}",
-    }
+    users, items = (
+        segment_side(side, inputs.arrays, shown, part)
+        for side, part in zip(sides, change, strict=True)
+    )
+    columns = sorted({row["column"] for row in users + items})
+    return {"users": users, "items": items, "columns": columns, "strength": f"Γ = {shown:.3g}"}
 
 
 def gamma_of_groups(inputs: AuditInputs) -> dict[str, Any]:
     """How the rule spreads Γ over pairs, and by group of users and items."""
     gamma, evidence = inputs.gamma, inputs.nominal.evidence
-    sample = gamma.sample(10_000, inputs.seed)
-    mean = np.exp(gamma.cell_mean_log())
+    sample, mean = gamma.sample(10_000, inputs.seed), np.exp(gamma.cell_mean_log())
     labels = []
-    for k, bins in enumerate((evidence.user_bins, evidence.item_bins)):
-        own = bins is not None and np.array_equal(bins.codes, (gamma.user_bin, gamma.item_bin)[k])
-        n = mean.shape[k]
-        plain = ["all"] if n == 1 else [f"class {j + 1}" for j in range(n)]
-        labels.append(
-            list(bins.labels[:n]) if own and bins is not None and len(bins.labels) >= n else plain
-        )
+    for n, bins, codes in zip(
+        mean.shape,
+        (evidence.user_bins, evidence.item_bins),
+        (gamma.user_bin, gamma.item_bin),
+        strict=True,
+    ):
+        if bins is not None and np.array_equal(bins.codes, codes) and len(bins.labels) >= n:
+            labels.append(list(bins.labels[:n]))
+        else:
+            labels.append(["all"] if n == 1 else [f"class {j + 1}" for j in range(n)])
     return {
         "gamma_map": {"user_bins": labels[0], "item_bins": labels[1], "values": mean.tolist()},
         "gamma": {

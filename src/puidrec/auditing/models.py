@@ -74,11 +74,6 @@ class AuditedModel:
         return cls(asked, params, str(params.get("method", name)))
 
     @property
-    def used_every_uniform_row(self) -> bool:
-        """Whether it is one of ours, fitted without a protocol to data with uniform rows."""
-        return bool(getattr(self.model, "used_every_uniform_row", False))
-
-    @property
     def refits(self) -> bool:
         """Whether it can be trained again, with its own settings, on a part of the log: `fit(data,
         split)`."""

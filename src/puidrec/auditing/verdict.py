@@ -183,13 +183,6 @@ class Scenario:
     share: float
     factor: float
 
-    def __post_init__(self) -> None:
-        if not (0.0 < self.share < 1.0 and 0.0 < self.factor < np.inf):
-            raise InputError(
-                "a scenario needs a share of users between 0 and 1 and a factor above 0",
-                found=f"{self.share:g} and {self.factor:g}",
-            )
-
     @property
     def words(self) -> str:
         """The scenario in words."""

@@ -294,8 +294,8 @@ MISSING = "–"
 
 
 def show(value: object, spec: str = "") -> str:
-    """A value as text. `spec` is a format of Python (`.3f`, `+.3f`, `.1%`, `,d`); text is left as
-    it is."""
+    """A value as text. `spec` is a format of Python (`.3f`, `+.3f`, `.1%`, `,d`), or `p` for a
+    p-value; text is left as it is."""
     if value is None or isinstance(value, str):
         return MISSING if value is None else value
     if isinstance(value, bool | np.bool_):
@@ -305,6 +305,8 @@ def show(value: object, spec: str = "") -> str:
         return MISSING if isinstance(value, Real) else str(value) or MISSING
     if math.isinf(number):
         return "∞" if number > 0 else "−∞"
+    if spec == "p":
+        return "< 0.001" if number < 0.001 else format(number, ".3f")
     whole = isinstance(value, Integral) or spec.endswith("d")
     text = (
         format(int(number), spec or ",d")
