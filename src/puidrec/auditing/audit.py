@@ -46,7 +46,7 @@ from puidrec.auditing.verdict import (
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Protocol, Split
 from puidrec.errors import InputError
-from puidrec.evaluation.significance import resampled_sums
+from puidrec.evaluation.significance import checked_level, resampled_sums
 from puidrec.exposure import require_propensity
 from puidrec.exposure.gamma import GammaSpec, resolve_gamma
 from puidrec.rng import generator
@@ -113,20 +113,8 @@ def audit(
     if progress is not None:
         progress(plan_of(models, judged, data))
     fits = tuple(fit_parts(one, judged, data, progress) for one in models)
-    inputs = AuditInputs(
-        data,
-        chosen,
-        judged,
-        fits,
-        propensity,
-        min_propensity,
-        gamma,
-        rng,
-        k,
-        groups,
-        level,
-        replicates,
-    )
+    how = propensity, min_propensity, gamma, rng, k, groups, level, replicates
+    inputs = AuditInputs(data, chosen, judged, fits, *how)
     called = names_of(models[0], models[1] if len(models) > 1 else None, names)
     return _result(inputs, called, gamma_limit, metric, believe)
 
@@ -140,18 +128,16 @@ def _check(
     believe: float | None,
 ) -> None:
     """Refuse what cannot be asked, before any work."""
-    if not isinstance(replicates, int | np.integer) or replicates < 0:
-        raise InputError(
-            "replicates must be a whole number", found=replicates, expected="0 or more"
-        )
-    if not 0.0 < level < 1.0:
-        raise InputError("confidence level out of range", found=level, expected="between 0 and 1")
+    for name, value, least in (("replicates", replicates, 0), ("k", k, 1)):
+        if not isinstance(value, int | np.integer) or value < least:
+            raise InputError(
+                f"{name} must be a whole number", found=value, expected=f"{least} or more"
+            )
+    checked_level(level)
     if metric not in ("auto", *METRICS):
         raise InputError(
             "unknown metric of an audit", found=metric, expected=f"auto, {', '.join(METRICS)}"
         )
-    if not isinstance(k, int | np.integer) or k < 1:
-        raise InputError("k must be a whole number", found=k, expected="1 or more")
     if gamma_limit is not None:
         gamma_grid(gamma_limit, 2)
     deciding(believe, None, None)

@@ -211,15 +211,18 @@ class AuditInputs:
         outcome = self.outcome(self.rows)
         return tuple(isotonic_map(score, outcome, self.seed) for score in self.scores)
 
+    def unit(self, which: int, score: np.ndarray) -> np.ndarray:
+        """Scores of a model on the scale of the outcome."""
+        if self.mapped:
+            return self.maps[which][1](score)
+        return to_unit(score, self.scales[which], self.data.scale)
+
     @cached_property
     def predictions(self) -> tuple[np.ndarray, ...]:
-        """Scores of the rows on the scale of the outcome."""
+        """Predictions of the rows."""
         if self.mapped:
             return tuple(own for own, _ in self.maps)
-        return tuple(
-            to_unit(s, kind, self.data.scale)
-            for s, kind in zip(self.scores, self.scales, strict=True)
-        )
+        return tuple(self.unit(which, score) for which, score in enumerate(self.scores))
 
     @property
     def one_outcome(self) -> str:
@@ -383,12 +386,7 @@ class AuditInputs:
     def measured_predictions(self, rows: Interactions) -> list[np.ndarray]:
         """Predictions of any pairs by the models that uniform rows judge, on the scale of the
         outcome."""
-        found = []
-        for which, model in enumerate(self.measuring):
-            score = model.scores(rows)
-            unit = to_unit(score, self.scales[which], self.data.scale)
-            found.append(self.maps[which][1](score) if self.mapped else unit)
-        return found
+        return [self.unit(which, model.scores(rows)) for which, model in enumerate(self.measuring)]
 
     @cached_property
     def uniform_predictions(self) -> list[np.ndarray]:

@@ -246,8 +246,7 @@ def _mean(user: np.ndarray, value: np.ndarray, weight: np.ndarray, n_users: int)
 def _tilted(inputs: AuditInputs, tilt: TiltFit, lead: Callable[[np.ndarray], Estimate]) -> Estimate:
     """A lead where unseen pairs are l times as many as the propensity says, with the error of the
     measured l."""
-    arrays, slope = inputs.arrays, float(tilt.slope[0])
-    unseen = arrays.odds
+    arrays, slope, unseen = inputs.arrays, float(tilt.slope[0]), inputs.arrays.odds
 
     def at(slope: float) -> Estimate:
         change = np.exp(-slope * arrays.outcome)

@@ -50,8 +50,6 @@ class AuditedModel:
     def of(cls, model: Any, data: Dataset) -> AuditedModel:
         """Refuse what cannot be asked for scores, and a model that was trained on other users or
         items."""
-        if isinstance(model, AuditedModel):
-            return model
         if isinstance(model, str | PathLike):
             table = ScoreTable.of(score_file(model, data), str(model))
             return cls(table.within(data), {}, Path(model).stem)
@@ -78,10 +76,10 @@ class AuditedModel:
         """Whether it can be trained again, with its own settings, on a part of the log: `fit(data,
         split)`."""
         fit = getattr(self.model, "fit", None)
+        if not callable(fit) or not self.params:
+            return False
         try:
-            return (
-                callable(fit) and bool(self.params) and "split" in inspect.signature(fit).parameters
-            )
+            return "split" in inspect.signature(fit).parameters
         except ValueError:  # no signature can be told
             return False
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import polars as pl
 
 from puidrec.auditing.envelope import Tipping
 from puidrec.auditing.estimates import Limits
@@ -227,13 +226,12 @@ def group_calibration(
     there are none."""
     if evidence.log is None:
         return None
-    wanted: dict[str, Sequence[str]] = dict(groups or {})
-    for side, frame in (("user", evidence.users), ("item", evidence.items)):
-        columns = _features(frame, side)
-        if len(columns) > 1:
-            wanted[ALL[side]] = columns
-    known = {*_features(evidence.users, "user"), *_features(evidence.items, "item")}
-    for name, own in (groups or {}).items():
+    sides = {
+        side: [] if frame is None else [name for name in frame.columns if name != f"{side}_id"]
+        for side, frame in (("user", evidence.users), ("item", evidence.items))
+    }
+    known, named = {*sides["user"], *sides["item"]}, dict(groups or {})
+    for name, own in named.items():
         unknown = next((column for column in own if column not in known), None)
         if unknown is not None:
             raise InputError(
@@ -241,6 +239,7 @@ def group_calibration(
                 found=unknown,
                 expected=", ".join(sorted(known)),
             )
+    wanted = named | {ALL[side]: own for side, own in sides.items() if len(own) > 1}
     if not wanted:
         return None
     found = calibrate(evidence, wanted)
@@ -250,10 +249,6 @@ def group_calibration(
     return Calibration(
         tuple(row for row in found.rows if whole.get(row.feature, row.side) == row.side)
     )
-
-
-def _features(frame: pl.DataFrame | None, side: str) -> list[str]:
-    return [] if frame is None else [name for name in frame.columns if name != f"{side}_id"]
 
 
 def deciding(

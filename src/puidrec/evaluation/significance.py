@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -176,30 +176,18 @@ def compare_all(
         _differences([results[name][s] for name in others], results[reference][s])
         for s in range(seeds)
     ]
-    population, where = np.unique(
-        np.concatenate([part.users for part in paired]), return_inverse=True
-    )
-    columns = np.split(where, np.cumsum([part.users.size for part in paired])[:-1])
-    drawn = _replicates(
-        paired, columns, population.size, replicates, resample, generator(rng, "bootstrap")
-    )
+    population = np.unique(np.concatenate([part.users for part in paired]))
+    drawn = _replicates(paired, population, replicates, resample, generator(rng, "bootstrap"))
     observed = np.mean([part.means(np.ones((1, part.users.size)))[0] for part in paired], axis=0)
     low, high = np.quantile(drawn, [alpha / 2, 1 - alpha / 2], axis=0)
-    p_value = holm(_two_sided(drawn))
-    signs = np.sign(observed) * (1 if higher_is_better else -1)
-    real = ((low > 0) | (high < 0)) & (p_value <= alpha)
-    verdicts: dict[float, Verdict] = {1.0: "wins", -1.0: "loses", 0.0: "ties"}
-    found = (
-        observed.tolist(),
-        low.tolist(),
-        high.tolist(),
-        p_value.tolist(),
-        (signs * real).tolist(),
-    )
-    return {
-        name: Comparison(gap, least, most, p, verdicts[sign], population.size, seeds)
-        for name, gap, least, most, p, sign in zip(others, *found, strict=True)
-    }
+    p_value, found = holm(_two_sided(drawn)), {}
+    for k, name in enumerate(others):
+        gap, verdict = float(observed[k]), "ties"
+        if (low[k] > 0 or high[k] < 0) and p_value[k] <= alpha and gap != 0.0:
+            verdict = "wins" if (gap > 0.0) == higher_is_better else "loses"
+        ends = float(low[k]), float(high[k]), float(p_value[k])
+        found[name] = Comparison(gap, *ends, cast("Verdict", verdict), population.size, seeds)
+    return found
 
 
 def holm(p_value: np.ndarray, n_tests: int | None = None) -> np.ndarray:
@@ -273,18 +261,18 @@ def _differences(methods: Sequence[PerUser], reference: PerUser) -> _Paired:
 
 def _replicates(
     paired: Sequence[_Paired],
-    columns: Sequence[np.ndarray],
-    n_users: int,
+    population: np.ndarray,
     replicates: int,
     resample: str,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Bootstrap distribution of the differences averaged over seeds: [replicates, methods]."""
-    n_seeds, step = len(paired), max(1, CHUNK // n_users)
+    n_seeds, step = len(paired), max(1, CHUNK // population.size)
+    columns = [np.searchsorted(population, part.users) for part in paired]
     drawn = np.empty((replicates, paired[0].weighted.shape[1]))
     for first in range(0, replicates, step):
         rows = min(step, replicates - first)
-        counts = bootstrap_counts(rows, n_users, rng)
+        counts = bootstrap_counts(rows, population.size, rng)
         seeds = (
             seed_weights(rows, n_seeds, rng)
             if resample == "hierarchical"
