@@ -149,6 +149,16 @@ def test_error_and_ranking_stand_in_one_table_the_metric_asked_for_first(page: O
     assert rows[2][:5] == ["NDCG@10", "confirmed", "–", "–", "–"]
 
 
+def test_no_scenario_overturns_what_uniform_ratings_have_decided(page: Open) -> None:
+    for verdict, heads in (
+        ("robust", ["scenario", "Γ", "below Γ*"]),
+        ("confirmed", ["scenario", "Γ"]),
+    ):
+        tables = page(verdict=verdict).first("#strength").tables()
+        shown = next(table for name, table in tables.items() if name.startswith("Scenarios"))
+        assert shown.heads() == heads
+
+
 def test_the_control_is_printed_under_the_verdicts(page: Open, audit_values: Values) -> None:
     words = page().first("#leads").all("p")[-1].text
     assert words == audit_values()["control"]["words"]

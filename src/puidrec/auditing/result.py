@@ -6,7 +6,7 @@ JSON (`to_dict`), text (`summary`) and page (`to_html`) are made from it, each b
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json, write_text
-from puidrec.auditing.envelope import Tipping
+from puidrec.auditing.envelope import KINDS, Tipping
 from puidrec.auditing.estimates import Limits
 from puidrec.auditing.verdict import Lead, gamma_text, number, sentence, why
 
@@ -139,21 +139,14 @@ class AuditResult:
         """The envelopes as a table: quantity, kind of range, Γ, low, high, and the band around
         both."""
         schema = {"quantity": pl.String, "kind": pl.String, **dict.fromkeys(COLUMNS, pl.Float64)}
-        return pl.DataFrame(list(self._curve_rows()), schema=schema, orient="row")
-
-    def _curve_rows(self) -> Iterator[tuple[Any, ...]]:
-        grid = self.parts["gamma_grid"]
+        found = []
         for quantity, curves in self.parts["envelopes"].items():
-            for kind in ("box", "normalised", "sharp"):
-                curve = curves.get(kind)
-                if curve is None:
-                    continue
-                nothing = [None] * len(curve["low"])
-                band = curve.get("band") or {"low": nothing, "high": nothing}
-                ends = zip(
-                    grid, curve["low"], curve["high"], band["low"], band["high"], strict=True
-                )
-                yield from ((quantity, kind, *row) for row in ends)
+            for kind in (kind for kind in KINDS if kind in curves):
+                curve, band = curves[kind], curves[kind].get("band") or {}
+                ends = [part.get(end) for part in (curve, band) for end in ("low", "high")]
+                columns = (quantity, kind, self.parts["gamma_grid"], *ends)
+                found.append(pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema))
+        return pl.concat(found)
 
     def plot(self) -> Figure:
         """The chart of the metric asked for: the range of the lead (or of the error) as Γ grows."""
