@@ -578,7 +578,7 @@ class TestProgress:
         monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
         clock = itertools.count(0.0, 0.4)  # seconds at each look
         monkeypatch.setattr(
-            "puidrec.methods.report.time", types.SimpleNamespace(monotonic=lambda: next(clock))
+            "puidrec.view.time", types.SimpleNamespace(monotonic=lambda: next(clock))
         )
         Recommender("mf", solver="adam", **OPTIONS).fit(data)
         assert [kind for kind, _ in shown] == ["new"] + ["again"] * (len(shown) - 1)

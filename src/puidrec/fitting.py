@@ -22,14 +22,12 @@ from puidrec.entities import CALIBRATED
 from puidrec.errors import InputError
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted
-from puidrec.methods.report import shown_progress, training_report
-from puidrec.methods.stages import train_stages
-from puidrec.optimise.adam import Progress
+from puidrec.methods.stages import train_stages, training_report
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from puidrec.optimise.devices import require_device, threads_for
 from puidrec.optimise.stopping import pair_scores
 from puidrec.settings import Settings
-from puidrec.view import History
+from puidrec.view import History, Progress, shown_progress
 from puidrec.world import World
 
 if TYPE_CHECKING:

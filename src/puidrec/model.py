@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from puidrec.evaluation import Evaluation
     from puidrec.fold_in import Prior
     from puidrec.methods.spectrum.uncertainty import Uncertainty
-    from puidrec.optimise.adam import Progress
     from puidrec.recommending import Asked, ScoreScale
+    from puidrec.view import Progress
     from puidrec.world import World
 
 

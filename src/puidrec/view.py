@@ -1,15 +1,21 @@
-"""What notebooks show: small tables of HTML without colours of their own, charts, and the history
-of a fit."""
+"""What notebooks show: small tables of HTML without colours of their own, charts, the history of a
+fit, and how far one is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 from markupsafe import Markup
+
+from puidrec.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,3 +88,80 @@ class History(list[dict[str, Any]]):
         return view(
             "history", f"{len(self):,} sweeps or epochs", html_table(frame.columns, frame.rows())
         )
+
+
+Progress = Callable[[str, int, int, dict[str, float]], None]
+"""Called after each epoch or sweep with stage, those done of it, its most (0: nobody knows), and
+figures: losses, `score` if judged."""
+
+
+@contextlib.contextmanager
+def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None]:
+    """What training calls with its progress: a function as given; a bar where one is asked for;
+    None shows nothing.
+
+    Left open (None), a notebook shows a bar once a fit has taken a second.
+    """
+    notebook = _in_notebook()
+    if callable(progress):
+        yield progress
+    elif not isinstance(progress, bool | None):
+        found = type(progress).__name__
+        raise InputError(
+            "progress is no function",
+            found=found,
+            expected="True, False, or a function of four arguments",
+        )
+    elif progress is False or (progress is None and not notebook):
+        yield None
+    elif notebook:
+        yield _NotebookBar()
+    else:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("training", total=None)
+            yield lambda stage, done, total, figures: bar.update(
+                task,
+                completed=done,
+                total=total,
+                description=_progress_words(stage, done, total, figures),
+            )
+
+
+def _in_notebook() -> bool:
+    """Whether this runs in a Jupyter kernel."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def _progress_words(stage: str, done: int, total: int, figures: dict[str, float]) -> str:
+    loss = next(
+        (f", loss {value:.4f}" for name, value in figures.items() if name.startswith("loss_")), ""
+    )
+    return f"{stage}: {done}{f' of {total}' if total else ''}{loss}"
+
+
+class _NotebookBar:
+    """An output cell that is rewritten while training goes on; the browser draws the bar."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.due = time.monotonic() + 1.0
+
+    def __call__(self, stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+        if time.monotonic() < self.due and not (self.handle is not None and done == total):
+            return
+        from IPython.display import display
+
+        self.due = time.monotonic() + 0.2
+        words = _progress_words(stage, done, total, figures)
+        shown = {
+            "text/plain": words,
+            "text/html": f'<progress max="{total}" value="{done}"></progress> {escape(words)}',
+        }
+        if self.handle is None:
+            self.handle = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self.handle.update(shown, raw=True)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 
-from puidrec.methods.report import calibrates_gamma, gamma_set_by
-from puidrec.settings import Settings
+from puidrec.methods.stages import gamma_set_by
 
 
 @pytest.mark.parametrize(
@@ -30,7 +26,7 @@ from puidrec.settings import Settings
     ],
 )
 def test_what_set_gamma_in_words(rows: int, words: str) -> None:
-    assert gamma_set_by(SimpleNamespace(uniform_target=lambda: np.zeros(rows))) == words  # type: ignore[arg-type]
+    assert gamma_set_by(rows) == words
 
 
 @pytest.mark.parametrize(
@@ -43,6 +39,6 @@ def test_what_set_gamma_in_words(rows: int, words: str) -> None:
     ],
 )
 def test_only_methods_that_value_unseen_ratings_leave_the_scale_open(
-    method: str, gamma: object, expected: bool
+    method: str, gamma: object, expected: bool, prepare
 ) -> None:
-    assert calibrates_gamma(SimpleNamespace(settings=Settings.of(method, gamma=gamma))) is expected  # type: ignore[arg-type]
+    assert prepare(method, gamma=gamma).scales_gamma is expected

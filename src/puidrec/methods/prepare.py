@@ -27,7 +27,7 @@ from puidrec.exposure.bounds import Bounds, bounds
 from puidrec.exposure.estimate import NominalExposure, estimate_exposure
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import Gamma, GammaSpec, resolve_gamma
-from puidrec.features.encode import FeatureEncoder
+from puidrec.features.encode import FeatureEncoder, feature_columns
 from puidrec.losses.pointwise import PairError, TargetScale, pointwise_error
 from puidrec.losses.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
 from puidrec.methods.table import require_levels
@@ -287,6 +287,13 @@ class Prepared:
         """The loss of a single pair."""
         return pointwise_error(self.settings.loss, "signed" if self.log.scale.signed else "unit")
 
+    @property
+    def scales_gamma(self) -> bool:
+        """Whether the scale of Γ was left to the data: methods that put a value on unseen ratings,
+        unless Γ is given."""
+        settings = self.settings
+        return settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
+
     def uniform_target(self) -> np.ndarray:
         """Targets of the uniform rows held out for calibration, ratings in [0, 1] or labels 0 and
         1; empty where there are none."""
@@ -327,42 +334,29 @@ class Prepared:
     @cached_property
     def gamma(self) -> Gamma:
         """The fitted Γ of the method: 1, one number, a rule, or what uniform ratings teach
-        (`learned`)."""
-        settings = self.settings
-        if settings.gamma == "learned" and settings.spec.uncertainty != "none":
+        (`learned`) or prove (`certified`)."""
+        settings, spec, uniform = self.settings, self.settings.spec, self.split.propensity
+        given = settings.gamma
+        wanted: GammaSpec = given
+        if spec.uncertainty == "none":
+            wanted = 1.0
+        elif given == "learned":
             learned: Gamma = named("puidrec.methods.spectrum.learned:learned_gamma")(self)
             return learned
-        given = {"alpha": settings.alpha, "beta": settings.beta}
-        weights = {name: value for name, value in given.items() if value is not None}
-        rule = resolve_gamma(self._gamma_spec(), **weights)
+        elif given == "certified" and not self.scales_gamma:
+            require_uniform(0 if uniform is None else len(uniform), self.data.name)
+            assert uniform is not None  # noqa: S101 (required above)
+            wanted = min(self.log.nominal.certificate("label", uniform).lower, MAX_GAMMA)
+        elif given in ("auto", "certified") and spec.uncertainty == "global":
+            wanted = DEFAULT_GAMMA
+        elif given in ("auto", "certified"):
+            tables = ((self.data.users, "user_id"), (self.data.items, "item_id"))
+            features = any(feature_columns(*table) for table in tables)
+            wanted = DEFAULT_RULE if features else RULE_WITHOUT_FEATURES
+        weights = {"alpha": settings.alpha, "beta": settings.beta}
+        rule = resolve_gamma(wanted, **{k: x for k, x in weights.items() if x is not None})
         gamma = rule.fit(self.log.evidence, rng=settings.seed)
-        scaled = settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
-        return raise_to_default_gamma(gamma) if scaled else gamma
-
-    def _gamma_spec(self) -> GammaSpec:
-        settings, spec = self.settings, self.settings.spec
-        if spec.uncertainty == "none":
-            return 1.0
-        if settings.gamma == "certified" and not spec.calibrates_gamma:
-            return self._certified()
-        if settings.gamma in ("auto", "certified"):
-            return DEFAULT_GAMMA if spec.uncertainty == "global" else self._default_rule
-        return settings.gamma
-
-    @property
-    def _default_rule(self) -> str:
-        """What a Γ per pair is read from: features, or exposure alone where there are none."""
-        tables = ((self.data.users, "user_id"), (self.data.items, "item_id"))
-        without = all(table is None or not set(table.columns) - {key} for table, key in tables)
-        return RULE_WITHOUT_FEATURES if without else DEFAULT_RULE
-
-    def _certified(self) -> float:
-        """The Γ that the labels of uniform rows prove, beyond what the propensity explains: the
-        lower limit."""
-        nominal, uniform = self.log.nominal, self.split.propensity
-        require_uniform(0 if uniform is None else len(uniform), self.data.name)
-        assert uniform is not None  # noqa: S101 (required above)
-        return min(nominal.certificate("label", uniform).lower, MAX_GAMMA)
+        return raise_to_default_gamma(gamma) if self.scales_gamma else gamma
 
     def columns(self, weights: Weights) -> Columns:
         """The training rows as losses read them: ratings `r` and the ends `a` and `b` of their

@@ -1,5 +1,5 @@
 """Runs the stages of a method one after the other: first what chooses dim and L2, then a benchmark
-or a naive fit where the method needs one, then the method."""
+or a naive fit where the method needs one, then the method; and says what was found on the way."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from puidrec.errors import InputError
 from puidrec.features.bins import refuse_id
 from puidrec.features.encode import feature_columns
 from puidrec.losses.pair_loss import Objective
+from puidrec.losses.signed import DEFAULT_GAMMA, MIN_UNIFORM
 from puidrec.methods.dim_and_l2 import Chosen, spectral_start, with_chosen_l2
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted, Part, Problem, Stage
-from puidrec.methods.report import Work
-from puidrec.optimise.adam import REFINING, Progress, SaveState, Trainer
+from puidrec.methods.table import GAMMA_SCALE
+from puidrec.optimise.adam import REFINING, SaveState, Trainer
 from puidrec.optimise.checkpoint import HINT, Checkpoint, with_prefix
 from puidrec.optimise.least_squares import LeastSquares, Outcome, State
 from puidrec.optimise.model import Model, Point, is_linear, linear_model, load_point, point_of
 from puidrec.optimise.stopping import Validator
+from puidrec.plugins import named
 from puidrec.scores.log import Log
 from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Settings
+from puidrec.view import Progress
 
 ADMISSIBLE = 1e-6
 """A benchmarked loss up to this much above 0 counts as 0: sums over all pairs are rounded."""
 USER_ROWS = ("users", "user.inverse", "user.share")
 """Tensors of a solver's state with a row per user."""
-KINDS = ("point", "direction", "proposal", "metric")
-"""What a solver's state has tensors of."""
 PLAIN = ("history", "best_epoch", "gamma_scale", "solver", "unfinished")
 """What a checkpoint says of a finished stage beside its tensors."""
 
 
 def stages_of(prepared: Prepared) -> Sequence[Stage]:
     """The stages of a method, the last of which is the method itself."""
-    return prepared.settings.spec.stages(prepared)
+    stages: Sequence[Stage] = named(prepared.settings.spec.build)(prepared)
+    return stages
 
 
 def train_stages(
@@ -51,34 +53,29 @@ def train_stages(
     """Run every stage; a checkpoint holds the stages done and the one under way."""
     _require_same_checkpoint(resume, prepared.log.operator)
     _require_inputs(prepared)
-    work = None if progress is None else Work(progress, prepared.settings.epochs)
     validator = prepared.validator() if prepared.settings.spec.trains else None
-    prepared, chosen = with_chosen_l2(prepared, resume, work)
+    prepared, chosen = with_chosen_l2(prepared, resume, progress)
     settings = prepared.settings
-    run, stages = Run(prepared, validator, chosen, save, resume, work), stages_of(prepared)
-    for k, stage in enumerate(stages):
-        if work is not None:
-            work.begin(stage.name, [_most_sweeps(other, settings) for other in stages[k:]])
+    run, stages = Run(prepared, validator, chosen, save, resume, progress), stages_of(prepared)
+    for stage in stages:
         run.train(stage)
-    if work is not None:
-        work.end()
     done, last = run.done, run.done[stages[-1].name]
     notes: dict[str, Any] = {}
     if settings.spec.trains:
         notes = {"dim": settings.dim_number, "l2": settings.l2_number}
     if chosen is not None:
         notes["chosen"] = chosen["notes"]
-    notes |= {**last.notes, **gamma_report(prepared, last)}
     if validator is not None:
         notes["validation_metric"] = validator.metric
+    solvers = dict.fromkeys(one.solver for one in done.values() if one.solver)
     return replace(
         last,
         history=[{"stage": one.name, **row} for one in stages for row in done[one.name].history],  # type: ignore[dict-item]
-        solver=_in_words({one.name: done[one.name].solver for one in stages}),
+        solver=", ".join(solvers),
         unfinished=tuple(
             name for one in stages if one.sweeps is None for name in done[one.name].unfinished
         ),
-        notes=notes,
+        notes={**notes, **last.notes},
     )
 
 
@@ -92,29 +89,6 @@ def _require_inputs(prepared: Prepared) -> None:
         for table, key in ((data.users, "user_id"), (data.items, "item_id")):
             for column in feature_columns(table, key):
                 refuse_id(column, key)
-
-
-def _most_sweeps(stage: Stage, settings: Settings) -> int:
-    """Sweeps or epochs of a model of a stage, at most."""
-    return settings.epochs if stage.sweeps is None else min(settings.epochs, stage.sweeps)
-
-
-def gamma_report(prepared: Prepared, fitted: Fitted) -> dict[str, Any]:
-    """Γ as it entered, over pairs drawn at random."""
-    if prepared.settings.spec.uncertainty == "none":
-        return {}
-    sample = prepared.gamma.sample(10_000, prepared.settings.seed) ** fitted.gamma_scale
-    median, high = np.quantile(sample, (0.5, 0.95))
-    largest = prepared.gamma.max**fitted.gamma_scale
-    return {"gamma": {"median": float(median), "p95": float(high), "max": float(largest)}}
-
-
-def _in_words(solvers: Mapping[str, str]) -> str:
-    """One solver for all stages, or which stage had which."""
-    used = {stage: solver for stage, solver in solvers.items() if solver}
-    if len(set(used.values())) <= 1:
-        return next(iter(used.values()), "")
-    return ", ".join(f"{solver} ({stage})" for stage, solver in used.items())
 
 
 def solves(problem: Problem, settings: Settings) -> bool:
@@ -149,66 +123,54 @@ class Run:
     prepared: Prepared
     validator: Validator | None = None
     chosen: Chosen | None = None
-    save: SaveState | None = None
+    saver: SaveState | None = None
     resume: Checkpoint | None = None
     progress: Progress | None = None
     done: dict[str, Fitted] = field(default_factory=dict)
 
     def train(self, stage: Stage) -> None:
         """Do a stage: as the checkpoint has it, in closed form, by least squares, or by Adam."""
-        if self.resume is not None and f"done.{stage.name}.phi.left" in self.resume.tensors:
-            self.done[stage.name] = _unpack(self.resume, stage.name, self.prepared.settings.device)
+        resume, settings = self.resume, self.prepared.settings
+        if resume is not None and f"done.{stage.name}.phi.left" in resume.tensors:
+            self.done[stage.name] = _unpack(resume, stage.name, settings.device)
             return
-        problem = stage.build(self.done)
-        if isinstance(problem, Problem):
-            solved = solves(problem, self.prepared.settings)
-            fitted = (self.solve if solved else self.descend)(problem, stage)
+        fitted = stage.build(self.done)
+        if isinstance(fitted, Problem):
+            problem, begun = fitted, None
+            if resume is not None and resume.state.get("stage") == stage.name:
+                begun = resume
+            train = self.solve if solves(problem, settings) else self.descend
+            fitted = train(problem, stage, begun)
             if problem.excess() > ADMISSIBLE:  # never above the benchmark: it is returned instead
                 base = self.done["benchmark"]
                 fitted = replace(fitted, phi=base.phi, theta=base.theta, parameters=base.parameters)
-        else:
-            fitted = problem
         self.done[stage.name] = fitted
 
-    @property
-    def _log(self) -> Log:
-        return self.prepared.log.operator
-
-    def _begun(self, stage: Stage) -> Checkpoint | None:
-        """The checkpoint, where it was written in this stage."""
-        resume = self.resume
-        return resume if resume is not None and resume.state.get("stage") == stage.name else None
-
-    def solve(self, problem: Problem, stage: Stage) -> Fitted:
+    def solve(self, problem: Problem, stage: Stage, begun: Checkpoint | None) -> Fitted:
         """Solve the models of a problem, one after the other, and put them into their backbones."""
-        log, parts = self._log, problem.parts
-        most = _most_sweeps(stage, self.prepared.settings)
-        solver, state, solved = LeastSquares(max_sweeps=most), None, 0
+        settings, log, parts = self.prepared.settings, self.prepared.log.operator, problem.parts
+        most, state, solved = min(settings.epochs, stage.sweeps or settings.epochs), None, 0
         history, unfinished = list[dict[str, float]](), list[str]()
-        begun, save = self._begun(stage), self._saving()
         if begun is not None:
-            state, solved = _resumed(problem, begun, log, self.prepared.settings.device)
+            state, solved = _resumed(problem, begun, log, settings.device)
             history, unfinished = list(begun.state["history"]), list(begun.state["unfinished"])
         for k, part in enumerate(parts[solved:], solved):
-            objective, model = part.objective(), model_for(part, self.prepared.settings, log)
+            objective, model = part.objective(), model_for(part, settings, log)
             if stage.shrink_to is not None:
-                model = model.around(_phi_point(self.done[stage.shrink_to], part, log))
+                model = model.around(self._phi_point(stage.shrink_to, part))
 
             def after(now: State, name: str = part.name, k: int = k) -> None:
                 figures = {"epoch": len(history) + 1, f"loss_{name}": now.objective}
                 history.append(figures)
                 if self.progress is not None:
                     self.progress(stage.name, len(history), most * len(parts), figures)
-                if save is not None and now.fresh:
-                    so_far = {"stage": stage.name, "history": [*history]}
-                    save(
-                        lambda: _state_of(
-                            problem, k, now, {**so_far, "unfinished": [*unfinished]}, log
-                        )
-                    )
+                if self.saver is not None and now.fresh:
+                    about = {"stage": stage.name, "history": history, "unfinished": unfinished}
+                    self.save(lambda: _state_of(problem, k, now, about, log))
 
             start = state or self._start(parts, k, stage, objective, model)
-            found, state = solver.minimise(objective, model, start, after=after), None
+            found = LeastSquares(max_sweeps=most).minimise(objective, model, start, after=after)
+            state = None
             if found.outcome is not Outcome.CONVERGED:
                 unfinished.append(f"{part.name} of stage {stage.name}")
             load_point(part.backbone, {**found.point, "users": log.gather(found.point["users"])})
@@ -228,19 +190,27 @@ class Run:
     ) -> Point:
         """Where a model starts: at a stage before, at the model before it, or at the leading
         directions of its slope."""
-        backbone, users = parts[k].backbone, self._log.users
+        own = point_of(parts[k].backbone, self.prepared.log.operator.users)
         if stage.refines:
-            return point_of(backbone, users)
+            return own
         if (near := stage.start or stage.shrink_to) is not None:
-            return _phi_point(self.done[near], parts[k], self._log)
+            return self._phi_point(near, parts[k])
         if k > 0:
-            return point_of(parts[k - 1].backbone, users)
-        return spectral_start(objective, model, point_of(backbone, users))
+            return point_of(parts[k - 1].backbone, self.prepared.log.operator.users)
+        return spectral_start(objective, model, own)
 
-    def descend(self, problem: Problem, stage: Stage) -> Fitted:
+    def _phi_point(self, stage: str, part: Part) -> Point:
+        """The parameters of φ of a stage, as the solver has them."""
+        kept = {key: value.detach().clone() for key, value in part.backbone.state_dict().items()}
+        part.backbone.load_state_dict(with_prefix(self.done[stage].parameters, "phi."))
+        point = point_of(part.backbone, self.prepared.log.operator.users)
+        part.backbone.load_state_dict(kept)
+        return point
+
+    def descend(self, problem: Problem, stage: Stage, begun: Checkpoint | None) -> Fitted:
         """Train a problem by Adam."""
         settings, validator = self.prepared.settings, self.validator
-        self._log.require_simple(settings.method)
+        self.prepared.log.operator.require_simple(settings.method)
         if stage.shrink_to is not None:
             raise InputError(
                 "shrink_to needs a method solved by least squares", found=settings.method
@@ -254,33 +224,29 @@ class Run:
             settings.patience,
             validator,
             lambda: problem.excess() <= ADMISSIBLE,
-            self._saving(),
+            None if self.saver is None else self.save,
             settings.seed,
         )
-        if (begun := self._begun(stage)) is not None:
+        if begun is not None:
             trainer.restore(begun)
         trainer.run(self.progress)
         fitted, stopping = _fitted(problem, trainer.best, trainer.history, "adam"), trainer.stopping
         score = stopping.best if validator is not None else None
         return replace(fitted, best_epoch=stopping.best_epoch + 1, best_score=score)
 
-    def _saving(self) -> SaveState | None:
-        """Saves with the finished stages, and what was chosen, in every checkpoint."""
-        if (save := self.save) is None:
-            return None
-        tensors = {
-            key: tensor for name, one in self.done.items() for key, tensor in _packed(name, one)
-        }
-        done = {
-            name: {key: getattr(fitted, key) for key in PLAIN} for name, fitted in self.done.items()
-        }
-        more = {"done": done} | ({} if self.chosen is None else {"chosen": self.chosen})
+    def save(self, make: Any) -> None:
+        """Save what is under way with the finished stages, and what was chosen."""
+        assert self.saver is not None  # noqa: S101 (asked by who saves)
 
-        def with_more(make: Any) -> Checkpoint:
-            state = make()
-            return Checkpoint({**state.tensors, **tensors}, {**state.state, **more})
+        def whole() -> Checkpoint:
+            own, chosen = make(), {} if self.chosen is None else {"chosen": self.chosen}
+            tensors, done = dict(own.tensors), dict[str, Any]()
+            for name, fitted in self.done.items():
+                tensors |= _packed(name, fitted)
+                done[name] = {key: getattr(fitted, key) for key in PLAIN}
+            return Checkpoint(tensors, {**own.state, "done": done, **chosen})
 
-        return lambda make: save(lambda: with_more(make))
+        self.saver(whole)
 
 
 @torch.no_grad()
@@ -296,20 +262,11 @@ def _fitted(
     return Fitted(phi, theta, parameters, history, gamma_scale=scale, solver=solver)
 
 
-def _phi_point(fitted: Fitted, part: Part, log: Log) -> Point:
-    """The parameters of φ of a stage, as the solver has them."""
-    kept = {key: value.detach().clone() for key, value in part.backbone.state_dict().items()}
-    part.backbone.load_state_dict(with_prefix(fitted.parameters, "phi."))
-    point = point_of(part.backbone, log.users)
-    part.backbone.load_state_dict(kept)
-    return point
-
-
 # checkpoints
 
 
 def _state_of(
-    problem: Problem, k: int, state: State, so_far: Mapping[str, Any], log: Log
+    problem: Problem, k: int, state: State, about: Mapping[str, Any], log: Log
 ) -> Checkpoint:
     """All that the next sweep depends on; with the rows of all users."""
     tensors = {
@@ -317,40 +274,40 @@ def _state_of(
         for part in problem.parts
         for key, value in part.backbone.state_dict().items()
     }
-    for kind in KINDS:
-        for key, value in getattr(state, kind).items():
-            by_user = key in USER_ROWS
-            tensors[f"{kind}.{key}"] = log.gather(value) if by_user else value
-    about = {name: getattr(state, name) for name in ("number", "objective", "settled", "size")}
-    return Checkpoint(tensors, {"sweep": about | {"part": k}, **so_far})
+    sweep: dict[str, Any] = {"part": k}
+    for kind, value in state._asdict().items():
+        if not isinstance(value, Mapping):
+            sweep[kind] = value
+            continue
+        for key, rows in value.items():
+            tensors[f"{kind}.{key}"] = log.gather(rows) if key in USER_ROWS else rows
+    return Checkpoint(tensors, {"sweep": sweep, **about})
 
 
 def _resumed(problem: Problem, checkpoint: Checkpoint, log: Log, device: str) -> tuple[State, int]:
     """The state of a checkpoint, and how many models were solved before it."""
     try:
+        sweep = dict(checkpoint.state["sweep"])
+        k = int(sweep.pop("part"))
         parts = {
             kind: {
                 key: (log.own(tensor) if key in USER_ROWS else tensor).to(device)
                 for key, tensor in with_prefix(checkpoint.tensors, f"{kind}.").items()
             }
-            for kind in KINDS
+            for kind in set(State._fields) - set(sweep)
         }
         for part in problem.parts:
             part.backbone.load_state_dict(with_prefix(checkpoint.tensors, f"now.{part.name}."))
-        for name in ("history", "unfinished"):
-            if not isinstance(checkpoint.state[name], list):
-                raise TypeError(f"no list of {name}")
         columns = parts["point"]["users"].shape[1] - 1
         if columns != problem.parts[0].backbone.dim:
             raise ValueError(f"{columns} columns")
-        about = checkpoint.state["sweep"]
-        whole = {name: int(about[name]) for name in ("number", "settled")}
-        real = {name: float(about[name]) for name in ("objective", "size")}
-        return State(**whole, **real, **parts), int(about["part"])  # type: ignore[arg-type]
+        return State(**{**sweep, **parts}), k
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise InputError(
-            "the checkpoint does not fit this model", found=str(error)[:60], hint=HINT
-        ) from error
+        raise _misfit(error) from error
+
+
+def _misfit(error: Exception) -> InputError:
+    return InputError("the checkpoint does not fit this model", found=str(error)[:60], hint=HINT)
 
 
 def _require_same_checkpoint(resume: Checkpoint | None, log: Log) -> None:
@@ -368,17 +325,14 @@ def _require_same_checkpoint(resume: Checkpoint | None, log: Log) -> None:
         )
 
 
-def _packed(name: str, fitted: Fitted) -> list[tuple[str, torch.Tensor]]:
+def _packed(name: str, fitted: Fitted) -> dict[str, torch.Tensor]:
     """The tensors of a finished stage, by name."""
-    models = [("phi", fitted.phi), *([] if fitted.theta is None else [("theta", fitted.theta)])]
-    return [
-        *(
-            (f"done.{name}.{part}.{side}", torch.cat(columns, 1))
-            for part, factors in models
-            for side, columns in (("left", factors.lefts), ("right", factors.rights))
-        ),
-        *((f"done.{name}.parameter.{key}", value) for key, value in fitted.parameters.items()),
-    ]
+    found = {f"done.{name}.parameter.{key}": value for key, value in fitted.parameters.items()}
+    for part, factors in (("phi", fitted.phi), ("theta", fitted.theta)):
+        if factors is not None:
+            found[f"done.{name}.{part}.left"] = torch.cat(factors.lefts, 1)
+            found[f"done.{name}.{part}.right"] = torch.cat(factors.rights, 1)
+    return found
 
 
 def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
@@ -394,6 +348,81 @@ def _unpack(checkpoint: Checkpoint, name: str, device: str) -> Fitted:
         found |= {"history": [*found["history"]], "unfinished": tuple(found["unfinished"])}
         return Fitted(parameters=with_prefix(tensors, "parameter."), **found)
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise InputError(
-            "the checkpoint does not fit this model", found=str(error)[:60], hint=HINT
-        ) from error
+        raise _misfit(error) from error
+
+
+# what is said of a fit
+
+
+def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[str, Any]:
+    """What is worth knowing of one training, in plain values: what was estimated, what set Γ, which
+    uniform rows entered."""
+    settings, spec = prepared.settings, prepared.settings.spec
+    report: dict[str, Any] = {
+        "solver": fitted.solver or "closed form",
+        "epochs": len(fitted.history),
+        "best_epoch": fitted.best_epoch,
+        "seconds": round(seconds, 3),
+    }
+    if fitted.unfinished:
+        names = " and ".join(fitted.unfinished)
+        report["not_converged"] = (
+            f"{names} stopped after {settings.epochs} sweeps before the optimum; raise epochs or l2"
+        )
+    if fitted.best_score is not None:
+        report["validation"] = fitted.best_score
+    if settings.shrink_to is not None and spec.estimator != "naive":
+        report["shrunk_to"] = settings.shrink_to
+    if spec.benchmark:
+        report["benchmark"] = "mf" if settings.benchmark == "mf" else spec.estimator
+    if spec.uses_propensity is True:
+        report["propensity"] = prepared.log.nominal.propensity.describe()
+    if spec.uncertainty != "none":
+        sample = prepared.gamma.sample(10_000, settings.seed) ** fitted.gamma_scale
+        median, high = (float(x) for x in np.quantile(sample, (0.5, 0.95)))
+        largest = float(prepared.gamma.max**fitted.gamma_scale)
+        report["gamma"] = {"median": median, "p95": high, "max": largest}
+    rows = prepared.uniform_target().size
+    if settings.gamma == "learned" and spec.uncertainty != "none":
+        report["gamma_set_by"] = "the posterior mean of spectrum, fitted first with uniform ratings"
+    elif prepared.scales_gamma:
+        report["gamma_set_by"] = gamma_set_by(rows)
+    return report | _uniform_use(prepared, fitted, rows >= MIN_UNIFORM) | dict(fitted.notes)
+
+
+def gamma_set_by(rows: int) -> str:
+    """What set the scale of Γ where the caller did not: uniform ratings, or a default where there
+    are too few."""
+    if rows >= MIN_UNIFORM:
+        return f"{rows:,} uniform ratings held out for calibration"
+    found = "no uniform rating" if rows == 0 else f"only {rows:,} uniform rating{'s' * (rows > 1)}"
+    return (
+        f"the default {DEFAULT_GAMMA:g}: {found} held out for calibration, at least "
+        f"{MIN_UNIFORM} are needed"
+    )
+
+
+def _uniform_use(prepared: Prepared, fitted: Fitted, enough: bool) -> dict[str, Any]:
+    """How uniform rows entered the model, in words, and how many of which part of the split;
+    `calibration` is propensity and validation rows together."""
+    uses, rows, split = [], {}, prepared.split
+    settings, spec = prepared.settings, prepared.settings.spec
+    if split.uniform_in_training:
+        uses.append("training")
+    if spec.weighs_rows(settings) and prepared.log.nominal.propensity.uses_uniform:
+        uses.append("propensity")
+    learned = settings.gamma == "learned" and spec.uncertainty != "none"
+    proved = settings.gamma == "certified" and spec.uncertainty != "none"
+    if learned or proved or (prepared.scales_gamma and enough):
+        uses.append(GAMMA_SCALE)
+    if spec.uses_uniform not in ("", GAMMA_SCALE):
+        uses.append(spec.uses_uniform)
+    if uses and split.propensity is not None:
+        rows["propensity"] = len(split.propensity)
+    chooses = settings.select != "none" and "adam" in fitted.solver
+    if chooses and split.selection == "uniform" and len(split.validation):
+        uses.append("choice of the epoch")
+        rows["validation"] = len(split.validation)
+    if learned:
+        rows = {"calibration": prepared.calibration_rows().user.size}
+    return {"uniform_rows_used": ", ".join(uses) or "none", "uniform_parts": rows}

@@ -126,11 +126,6 @@ class MethodSpec:
         """The class of its own parameters; None where it has only those that all methods share."""
         return named(self.params) if self.params else None
 
-    def stages(self, prepared: Prepared) -> Sequence[Stage]:
-        """What is trained, one after the other."""
-        build: Build = named(self.build)
-        return build(prepared)
-
 
 def params_of_others(method: str) -> set[str]:
     """Parameters that belong to single methods, and not to this one."""

@@ -26,10 +26,8 @@ from puidrec.optimise.checkpoint import HINT, Checkpoint, with_prefix
 from puidrec.optimise.stopping import JUDGE_EVERY, WARM_UP, Stopping, Validator
 from puidrec.rng import derive_seed
 from puidrec.scores.low_rank import LowRank
+from puidrec.view import Progress
 
-Progress = Callable[[str, int, int, dict[str, float]], None]
-"""Called after each epoch with stage, epochs done, most epochs, and the epoch's figures: losses,
-`score` if judged."""
 SaveState = Callable[[Callable[[], Checkpoint]], None]
 """Takes what makes a checkpoint, and calls it where one is due."""
 LARGEST = float(np.finfo(np.float32).max)
