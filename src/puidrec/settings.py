@@ -382,7 +382,7 @@ OWN: dict[str, Callable[[MethodSpec], bool]] = {
     "warm_start": lambda spec: spec.benchmark,
     "benchmark": lambda spec: spec.benchmark,
     "cross_fit": lambda spec: spec.imputes,
-    "shrink_to": lambda spec: spec.estimator != "naive" and not spec.exposure_head,
+    "shrink_to": lambda spec: spec.uses_propensity is True,
 }
 """Parameters of several methods → which; a single method declares its own (`MethodSpec.params`)."""
 

@@ -123,8 +123,8 @@ def test_last_is_by_time_not_by_line() -> None:
 
 def test_methods_that_need_levels_name_those_that_do_not(likes: pl.DataFrame, refusal: Any) -> None:
     able = learning_from_likes()
-    assert {"all-rank", "ease", "signed-rd"} <= set(able)
-    for name in ("mf", "puid-dr", "bias"):
+    assert able == ["spectrum", "popularity", "all-rank", "ease"]
+    for name in ("mf", "puid-dr", "bias", "signed-rd"):
         refusal(
             lambda name=name: pr.Recommender(name, epochs=2).fit(likes),
             f"{name} needs rating levels",
@@ -133,7 +133,7 @@ def test_methods_that_need_levels_name_those_that_do_not(likes: pl.DataFrame, re
     assert not {name for name in able if METHODS[name].needs_levels}
 
 
-@pytest.mark.parametrize("method", ["all-rank", "ease", "signed-rd", "signed-puid"])
+@pytest.mark.parametrize("method", ["all-rank", "ease"])
 def test_the_groups_are_found(method: str, likes: pl.DataFrame) -> None:
     data = pr.Dataset.from_frame(likes)
     model = pr.Recommender(method, rng=0, **({"dim": 4} if METHODS[method].trains else {})).fit(
@@ -142,24 +142,6 @@ def test_the_groups_are_found(method: str, likes: pl.DataFrame) -> None:
     top = model.recommend(model.user_ids_.ids, k=5)
     own = ((top["user_id"] % 2) == (top["item_id"] % 2)).mean()
     assert own > 0.8  # by chance a half
-
-
-def test_without_a_gamma_nothing_is_learned_from_likes(likes: pl.DataFrame, refusal: Any) -> None:
-    refusal(
-        lambda: pr.Recommender("signed-rd", gamma=1.0).fit(likes),
-        "nothing to learn",
-        "gamma=1.0",
-        "all-rank",
-    )
-    by_features = pr.Recommender(
-        "signed-puid", gamma="information"
-    )  # there are none: Γ is 1 for every pair
-    refusal(
-        lambda: by_features.fit(likes),
-        "nothing to learn",
-        "gamma=information",
-        "Set gamma to a number",
-    )
 
 
 def test_validation_draws_unseen_pairs(likes: pl.DataFrame) -> None:

@@ -166,16 +166,6 @@ def multi_stages(prepared: Prepared) -> list[Stage]:
 # cvib
 
 
-def contrast(seen_mean: Tensor, unseen_mean: Tensor) -> Tensor:
-    """−m₁ log m₀ − (1 − m₁) log(1 − m₀)."""
-    return -seen_mean * torch.log(unseen_mean) - (1.0 - seen_mean) * torch.log1p(-unseen_mean)
-
-
-def negative_entropy(scores: Tensor) -> Tensor:
-    """p log p + (1 − p) log(1 − p) of p = σ(s), which is p s − log(1 + exp s)."""
-    return torch.sigmoid(scores) * scores - softplus(scores)
-
-
 class CvibParams(MethodParams):
     """What only `cvib` has."""
 
@@ -205,14 +195,15 @@ class InformationProblem(Problem):
         phi, r = self.phi.factors(), self.observed.target
         s, n_seen = self.observed.scores(phi), max(r.numel(), 1)
         total = torch.sum(self.prepared.error.value(s, r), dtype=torch.float64) / n_seen
-        if params.information_weight:
+        if params.information_weight:  # −m₁ log m₀ − (1 − m₁) log(1 − m₀)
             seen = torch.sigmoid(s).sum(dtype=torch.float64)
             everywhere = tiled_sum(lambda rows, columns, scores: torch.sigmoid(scores), phi)
             unseen = (everywhere - seen) / max(phi.n_pairs - n_seen, 1)
-            means = (mean.clamp(LEAST_MEAN, 1.0 - LEAST_MEAN) for mean in (seen / n_seen, unseen))
-            total = total + params.information_weight * contrast(*means)
-        if params.confidence_penalty:
-            entropy = tiled_sum(lambda rows, columns, scores: negative_entropy(scores), phi)
+            m1, m0 = (m.clamp(LEAST_MEAN, 1.0 - LEAST_MEAN) for m in (seen / n_seen, unseen))
+            contrast = m1 * torch.log(m0) + (1.0 - m1) * torch.log1p(-m0)
+            total = total - params.information_weight * contrast
+        if params.confidence_penalty:  # p log p + (1 − p) log(1 − p) is p s − log(1 + exp s)
+            entropy = tiled_sum(lambda rows, columns, s: torch.sigmoid(s) * s - softplus(s), phi)
             total = total + params.confidence_penalty * entropy / phi.n_pairs
         return total
 

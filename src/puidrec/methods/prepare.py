@@ -140,12 +140,6 @@ class TrainingLog:
         """The mean of 1/p over the training rows."""
         return self.total(self.inverse) / len(self.rows)
 
-    @property
-    def reweighted_mean(self) -> float:
-        """The mean of the targets if every row counted 1/p."""
-        total = self.total(lambda part: self.target(part) * self.inverse(part))
-        return total / (self.inverse_mean * len(self.rows))
-
     def inverse(self, rows: Interactions) -> np.ndarray:
         """1/p of rows."""
         return 1.0 / self.nominal.propensity_of(rows)
@@ -158,35 +152,28 @@ class TrainingLog:
         return users, items
 
     @cached_property
-    def side_tables(self) -> dict[str, pl.DataFrame | None]:
+    def side_tables(self) -> dict[str, pl.DataFrame]:
         """The side tables as the backbone reads them: with the columns of users that the method
         makes from the log."""
-        users, columns = self.data.users, self.settings.spec.user_columns
-        if columns:
-            made: pl.DataFrame = named(columns)(self)
-            parts = [table for table in (users, made) if table is not None and table.width]
-            users = pl.concat(parts, how="horizontal") if parts else None
-        return {"user_id": users, "item_id": self.data.items}
+        tables, columns = {"user_id": self.data.users, "item_id": self.data.items}, []
+        if self.settings.spec.user_columns:
+            columns = [tables["user_id"], named(self.settings.spec.user_columns)(self)]
+            columns = [table for table in columns if table is not None and table.width]
+            tables["user_id"] = pl.concat(columns, how="horizontal") if columns else None
+        return {key: table for key, table in tables.items() if table is not None}
 
     @cached_property
     def encoders(self) -> dict[str, FeatureEncoder]:
         """How the side tables become feature matrices; empty for a backbone without features."""
-        if self.settings.backbone == "mf":
-            return {}
-        return {
-            key: FeatureEncoder.fit(table, key)
-            for key, table in self.side_tables.items()
-            if table is not None
-        }
+        tables = {} if self.settings.backbone == "mf" else self.side_tables
+        return {key: FeatureEncoder.fit(table, key) for key, table in tables.items()}
 
     @cached_property
     def designs(self) -> dict[str, Design]:
         """The feature matrices of users and items."""
-        return {
-            key: Design.of(encoder.encode(table)).to(self.settings.device, self.dtype)
-            for key, encoder in self.encoders.items()
-            if (table := self.side_tables[key]) is not None
-        }
+        found = {key: one.encode(self.side_tables[key]) for key, one in self.encoders.items()}
+        device, dtype = self.settings.device, self.dtype
+        return {key: Design.of(matrix).to(device, dtype) for key, matrix in found.items()}
 
     @cached_property
     def operator(self) -> Log:
@@ -207,8 +194,7 @@ class TrainingLog:
         if isinstance(self.rows, StoredInteractions):
             stored = self.rows
             return self.operator.filled(lambda rows: values(stored.part(rows)))
-        whole = values(self.rows)
-        return self.operator.filled(lambda rows: whole[rows])
+        return self.wrap(values(self.rows))
 
     def wrap(self, values: np.ndarray) -> Column:
         """A column of numbers at hand, one per training row."""
@@ -293,15 +279,6 @@ class Prepared:
         unless Γ is given."""
         settings = self.settings
         return settings.spec.calibrates_gamma and settings.gamma in ("auto", "certified")
-
-    def uniform_target(self) -> np.ndarray:
-        """Targets of the uniform rows held out for calibration, ratings in [0, 1] or labels 0 and
-        1; empty where there are none."""
-        rows = self.split.propensity
-        if rows is None or not len(rows):
-            return np.zeros(0)
-        rating = self.settings.target == "rating"
-        return np.asarray(self.data.scale.unit(rows.rating) if rating else rows.label, np.float64)
 
     def uniform_rows(self) -> Interactions:
         """Uniform rows that may train: those held out for propensities, which neither validate nor

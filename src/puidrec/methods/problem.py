@@ -35,13 +35,11 @@ class Part(NamedTuple):
     backbone: Backbone
     objective: Callable[[], Objective]
     """Made when the models before it are solved."""
-    l2_factor: float = 1.0
-    """Of the settings' L2: where targets span less than 0 to 1, so must what L2 takes off them."""
 
     def step(self, settings: Settings, loss: Callable[[], Tensor] | None = None) -> Step:
         """Adam's step down the objective, or down another loss."""
         own = loss or (lambda: total_loss(self.objective(), self.backbone.factors()))
-        return adam_step(settings, self.name, self.backbone, own, self.l2_factor)
+        return adam_step(settings, self.name, self.backbone, own)
 
 
 @dataclass
@@ -139,12 +137,11 @@ class LossProblem(Problem):
     same one."""
 
     objective: Callable[[], Objective]
-    l2_factor: float = 1.0
 
     @property
     def parts(self) -> Sequence[Part]:
         """φ alone."""
-        return (Part("phi", self.phi, self.objective, self.l2_factor),)
+        return (Part("phi", self.phi, self.objective),)
 
 
 def adam_step(
@@ -152,13 +149,10 @@ def adam_step(
     name: str,
     backbone: Backbone,
     loss: Callable[[], Tensor],
-    l2_factor: float = 1.0,
     before: Callable[[Generator], None] | None = None,
 ) -> Step:
     """Adam's step of a backbone down a loss and its L2; `before` draws what it draws."""
-    return Step(
-        name, backbone, loss, lambda: l2_factor * backbone_penalty(backbone, settings), before
-    )
+    return Step(name, backbone, loss, lambda: backbone_penalty(backbone, settings), before)
 
 
 def row_of(columns: Mapping[str, Column]) -> Row:

@@ -110,9 +110,7 @@ def solves(problem: Problem, settings: Settings) -> bool:
 
 def model_for(part: Part, settings: Settings, log: Log) -> Model:
     """A model of a problem as the solver has it, for the users of this process."""
-    l2, l2_features = (
-        part.l2_factor * value for value in (settings.l2_number, settings.l2_features)
-    )
+    l2, l2_features = settings.l2_number, settings.l2_features
     return linear_model(part.backbone, l2, l2_features, log.users, log.total)
 
 
@@ -156,6 +154,7 @@ class Run:
             history, unfinished = list(begun.state["history"]), list(begun.state["unfinished"])
         for k, part in enumerate(parts[solved:], solved):
             objective, model = part.objective(), model_for(part, settings, log)
+            start = state or self._start(parts, k, stage, objective, model)
             if stage.shrink_to is not None:
                 model = model.around(self._phi_point(stage.shrink_to, part))
 
@@ -168,7 +167,6 @@ class Run:
                     about = {"stage": stage.name, "history": history, "unfinished": unfinished}
                     self.save(lambda: _state_of(problem, k, now, about, log))
 
-            start = state or self._start(parts, k, stage, objective, model)
             found = LeastSquares(max_sweeps=most).minimise(objective, model, start, after=after)
             state = None
             if found.outcome is not Outcome.CONVERGED:
@@ -200,12 +198,9 @@ class Run:
         return spectral_start(objective, model, own)
 
     def _phi_point(self, stage: str, part: Part) -> Point:
-        """The parameters of φ of a stage, as the solver has them."""
-        kept = {key: value.detach().clone() for key, value in part.backbone.state_dict().items()}
+        """The parameters of φ of a stage, in place of what the model was drawn with."""
         part.backbone.load_state_dict(with_prefix(self.done[stage].parameters, "phi."))
-        point = point_of(part.backbone, self.prepared.log.operator.users)
-        part.backbone.load_state_dict(kept)
-        return point
+        return point_of(part.backbone, self.prepared.log.operator.users)
 
     def descend(self, problem: Problem, stage: Stage, begun: Checkpoint | None) -> Fitted:
         """Train a problem by Adam."""
@@ -382,7 +377,8 @@ def training_report(prepared: Prepared, fitted: Fitted, seconds: float) -> dict[
         median, high = (float(x) for x in np.quantile(sample, (0.5, 0.95)))
         largest = float(prepared.gamma.max**fitted.gamma_scale)
         report["gamma"] = {"median": median, "p95": high, "max": largest}
-    rows = prepared.uniform_target().size
+    held_out = prepared.split.propensity
+    rows = 0 if held_out is None else len(held_out)
     if settings.gamma == "learned" and spec.uncertainty != "none":
         report["gamma_set_by"] = "the posterior mean of spectrum, fitted first with uniform ratings"
     elif prepared.scales_gamma:

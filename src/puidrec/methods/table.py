@@ -62,8 +62,6 @@ class MethodSpec:
     needs_levels: bool = True
     """Whether the log must hold at least two rating levels; methods that look at unseen pairs can
     do with likes."""
-    exposure_head: bool = False
-    """Whether exposure is learned together with the ratings, on shared representations."""
     losses: tuple[str, ...] = ALL_LOSSES
     search_space: tuple[str, ...] = TRAINED
     """Settings worth searching; `comparing.job` has their ranges."""
@@ -192,9 +190,7 @@ def _grid(
 
 
 def _multi(name: str, estimator: Estimator, words: str) -> MethodSpec:
-    return MethodSpec(
-        name, f"{ALL_PAIRS}multi_stages", words, estimator, exposure_head=True, losses=("squared",)
-    )
+    return MethodSpec(name, f"{ALL_PAIRS}multi_stages", words, estimator, losses=("squared",))
 
 
 def _baseline(name: str, words: str, build: str = BASELINE, **more: Any) -> MethodSpec:
@@ -217,7 +213,7 @@ def _signed(name: str, uncertainty: Uncertainty, words: str, gamma: Sequence[str
         search_space=(*WEIGHTED, *gamma, "unseen_weight"),
         needs="a log of ratings; 50 uniform ratings set the scale of Γ, else it is 1.1; 500 may "
         "choose another and λ",
-        **_UNSEEN,
+        **_UNIT,
     )
 
 
