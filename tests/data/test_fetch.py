@@ -111,7 +111,7 @@ def test_what_cannot_be_fetched_says_how(
     publisher: Publisher, tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
     refusal(lambda: fetch("yahoo-r3", tmp_path / "y"), "licence", "accept", "user.txt")
-    refusal(lambda: fetch("netflix", tmp_path / "n"), "no such data set", "ml-100k")
+    refusal(lambda: fetch("netflix", tmp_path / "n"), "unknown value of data set", "ml-100k")
     refusal(lambda: fetch("ml-100k", tmp_path / "m", url="file:///etc/passwd"), "not an address")
     gone = f"http://127.0.0.1:{publisher.server_port}/gone.zip"
     refusal(lambda: fetch("ml-100k", tmp_path / "m", url=gone), "404")

@@ -115,7 +115,7 @@ def test_sizes_and_samples_are_options() -> None:
     simulation = simulate("mixed", 300, 300, 4_500, n_uniform=0)
     assert simulation.data.uniform is None
     assert len(simulation.data.logged) == pytest.approx(4_500, rel=0.15)
-    with pytest.raises(InputError, match="unknown world"):
+    with pytest.raises(InputError, match="value of world"):
         simulate("flat")
 
 

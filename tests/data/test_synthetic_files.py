@@ -77,10 +77,10 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (None, "cannot read"),
-        ("{", "not the truth"),
-        ("{}", "not the truth"),
-        ("[1]", "not the truth"),
-        ('{"options": {"world": "mixed", "speed": 9}, "intercept": 0}', "not the truth"),
+        ("{", "cannot read the truth"),
+        ("{}", "cannot read the truth"),
+        ("[1]", "cannot read the truth"),
+        ('{"options": {"world": "mixed", "speed": 9}, "intercept": 0}', "cannot read the truth"),
     ],
 )
 def test_a_damaged_truth_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
@@ -97,8 +97,8 @@ def test_a_truncated_part_is_one_line(tmp_path: Path) -> None:
     simulate_to_parquet(tmp_path / "sim", "mixed", 100, 50)
     part = tmp_path / "sim" / "logged" / "part-00000.parquet"
     part.write_bytes(part.read_bytes()[:200])
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="damaged"):
         read_simulation(tmp_path / "sim")
     part.unlink()
-    with pytest.raises(InputError, match="missing"):
+    with pytest.raises(InputError, match="no file matches"):
         read_simulation(tmp_path / "sim")

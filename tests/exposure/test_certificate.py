@@ -92,7 +92,7 @@ def test_limit_proves_nothing_without_confounding_and_something_with_it():
             proved[world] += found.lower > 1.0
             assert found.lower <= found.gamma
             if world == "entity":
-                assert found.lower <= truth.gamma_bound(data.logged.user, data.logged.item).max()
+                assert found.lower <= truth.matrix("gamma").max()
     assert proved["no-confounding"] <= 2
     assert proved["entity"] >= 7
 

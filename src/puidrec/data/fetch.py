@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puidrec.atomic import atomic_folder, refuse_other_files
+from puidrec.data.schema import check_choice
 from puidrec.errors import InputError, OutputError
 
 CHUNK = 2**20
@@ -70,15 +71,11 @@ def fetch(
 
     url: another address of the same file; its checksum must be the published one.
     """
-    if name not in PUBLISHED:
-        raise InputError(
-            "no such data set to fetch", found=name, expected=f"one of {', '.join(PUBLISHED)}"
-        )
+    check_choice("data set to fetch", name, tuple(PUBLISHED))
     row = PUBLISHED[name]
     if row.by_hand:
-        raise InputError(
-            f"{name} cannot be fetched for you", found=f"licence: {row.licence}", hint=row.by_hand
-        )
+        problem, found = f"{name} cannot be fetched for you", f"licence: {row.licence}"
+        raise InputError(problem, found=found, hint=row.by_hand)
     refuse_other_files(out, (), "a new or empty one", always=())
     address = url or row.url
     if not address.startswith(("https://", "http://")):
@@ -112,20 +109,13 @@ def _download(url: str, part: Path, progress: Callable[[int, int | None], None] 
                     done += len(chunk)
                     if progress is not None:
                         progress(done, total)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416 and have:
-            return  # all of it is there; the checksum says whether it is right
-        raise InputError(
-            "the publisher does not answer", found=f"{error.code} for {url}", hint="Try later."
-        ) from error
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        reason = getattr(error, "reason", error)
-        raise InputError(
-            "no connection to the publisher",
-            found=f"{url} ({reason})",
-            hint="Repeat the command: it resumes.",
-        ) from error
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+            if error.code == 416 and have:
+                return  # all of it is there; the checksum says whether it is right
+        found, hint = f"{url} ({error})", "Repeat the command: it resumes."
+        raise InputError("no answer from the publisher", found=found, hint=hint) from error
     if total is not None and done < total:
         raise InputError(
             "the download stopped early",
@@ -141,11 +131,7 @@ def _check(part: Path, md5: str, url: str) -> None:
     if found != md5:
         part.unlink()
         raise InputError(
-            "the file is not the published one",
-            file=url,
-            found=f"MD5 {found}",
-            expected=md5,
-            hint="Try again later.",
+            "the file is not the published one", file=url, found=f"MD5 {found}", expected=md5
         )
 
 
@@ -155,11 +141,9 @@ def _unpack(archive: Path, folder: Path, url: str) -> list[str]:
     inner = folder / ".unpacked"
     try:
         if url.endswith(".zip"):
-            with zipfile.ZipFile(archive) as packed:
-                packed.extractall(inner)  # noqa: S202 (zipfile drops absolute paths and ..)
+            shutil.unpack_archive(archive, inner, "zip")  # drops absolute paths and ..
         else:
-            with tarfile.open(archive) as packed_tar:
-                packed_tar.extractall(inner, filter="data")
+            shutil.unpack_archive(archive, inner, "gztar", filter="data")
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
         raise InputError("cannot unpack the archive", file=url, found=str(error)[:80]) from error
     top = list(inner.iterdir())

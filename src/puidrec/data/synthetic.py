@@ -16,9 +16,7 @@ intercept: enough to rebuild the truth about every pair
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -38,7 +36,8 @@ from puidrec.data.simulator.population import (
     get_world,
 )
 from puidrec.data.simulator.truth import PROBIT_SCALE, Truth
-from puidrec.errors import InputError
+from puidrec.data.sources.reading import read_table
+from puidrec.errors import InputError, one_line
 from puidrec.rng import Rng, derive_seed, generator
 
 __all__ = [
@@ -52,9 +51,6 @@ __all__ = [
 ]
 
 ROWS_PER_PART = 4_000_000
-_MAX_THREADS = 4
-"""Blocks drawn at once: NumPy releases the interpreter lock, and each block takes tens of
-megabytes."""
 TRUTH_FILE = "truth.json"
 TABLES = ("uniform", "users", "items")
 Progress = Callable[[int, int], None]
@@ -204,19 +200,14 @@ def _write_logged(
     sampler, options, rows = ExposureSampler(truth), truth.options, 0
     wanted = chunk_users or max(1, int(ROWS_PER_PART / (options.n_items * options.density)))
     per_part = max(1, wanted // sampler.block_users)
-    with ThreadPoolExecutor(max_workers=min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
-        for part, first in enumerate(range(0, sampler.n_blocks, per_part)):
-            last = min(first + per_part, sampler.n_blocks)
-            blocks = pool.map(
-                lambda number: _rated(truth, *sampler.block(number)), range(first, last)
-            )
-            chunk = pl.concat(list(blocks))
-            chunk.write_parquet(
-                folder / f"part-{part:05d}.parquet", compression="lz4", statistics=False
-            )
-            rows += chunk.height
-            if progress is not None:
-                progress(min(last * sampler.block_users, options.n_users), options.n_users)
+    for part, first in enumerate(range(0, sampler.n_blocks, per_part)):
+        last = min(first + per_part, sampler.n_blocks)
+        chunk = pl.concat([_rated(truth, *sampler.block(k)) for k in range(first, last)])
+        name = f"part-{part:05d}.parquet"
+        chunk.write_parquet(folder / name, compression="lz4", statistics=False)
+        rows += chunk.height
+        if progress is not None:
+            progress(min(last * sampler.block_users, options.n_users), options.n_users)
     return rows
 
 
@@ -226,43 +217,19 @@ def read_simulation(folder: str | PathLike[str]) -> Simulation:
     truth = _read_truth(root / TRUTH_FILE)
     wanted = [key for key in TABLES if key != "uniform" or truth.options.n_uniform]
     files = {"logged": root / "logged", **{key: root / f"{key}.parquet" for key in wanted}}
-    return _assemble({key: _read(file) for key, file in files.items()}, truth, files)
+    return _assemble({key: read_table(file) for key, file in files.items()}, truth, files)
 
 
 def _read_truth(file: Path) -> Truth:
     """Rebuild the truth of a simulated folder from its options."""
+    again = "Simulate the folder again with puid data simulate."
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         options, intercept = SimulationOptions(**content["options"]), float(content["intercept"])
-    except OSError as error:
-        problem = f"cannot read ({error.strerror or type(error).__name__})"
-        raise InputError(
-            problem, file=file, expected="a folder written by `puid data simulate`"
-        ) from error
-    except InputError as error:
-        error.file = file
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            "not the truth of a simulation",
-            file=file,
-            found=str(error),
-            expected="options and intercept",
-            hint="Simulate the folder again.",
-        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = f"cannot read the truth of a simulation ({one_line(str(error))[:120]})"
+        raise InputError(problem, file=file, hint=again) from error
     return Truth.from_options(options, intercept)
-
-
-def _read(path: Path) -> pl.DataFrame:
-    """A Parquet file, or all parts of a folder."""
-    again = "Simulate the folder again."
-    files = sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
-    if not files or not all(file.exists() for file in files):
-        raise InputError("missing", file=path, hint=again)
-    try:
-        return pl.read_parquet(files)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"cannot read ({str(error)[:120]})", file=path, hint=again) from error
 
 
 def load(path: str | PathLike[str] | None = None, *, seed: int = 0, **options: Any) -> Dataset:
@@ -328,9 +295,8 @@ class ExposureSampler:
         sides, strength = truth.population, truth.options.exposure_strength
         self._truth = truth
         c = sides.users.strength_class
-        self._user_logit = (
-            sides.users.logit + strength * sides.strengths.user[c] * sides.users.hidden
-        )
+        hidden = strength * sides.strengths.user[c] * sides.users.hidden
+        self._user_logit = sides.users.logit + hidden
         self._amplitude = strength * sides.strengths.pair[c]
         self._gate = sides.strengths.gate[c]
         self._gates = np.unique(self._gate)
@@ -389,11 +355,9 @@ class ExposureSampler:
         tastes for genres."""
         cell = self._truth.population.items.cell
         members = np.arange(cell.size) if genre is None else np.flatnonzero(cell == genre)
-        return (
-            make_buckets(members, cell[members], self._item_logit[gate][members])
-            if members.size
-            else None
-        )
+        if not members.size:
+            return None
+        return make_buckets(members, cell[members], self._item_logit[gate][members])
 
     def _keys(
         self, users: np.ndarray, gate: np.float64, genre: int | None, rng: np.random.Generator
@@ -404,17 +368,13 @@ class ExposureSampler:
         if not users.size or columns is None:
             return np.zeros(0, np.int64)
         sides, probit = self._truth.population, self._truth.world.probit
-        own = (
-            self._user_logit if self._tastes is None else self._user_logit + self._tastes[:, genre]
-        )
+        own = self._user_logit + (0.0 if self._tastes is None else self._tastes[:, genre])
         shared = sides.users.strength_class[users] * len(sides.cell_logit) + sides.users.cell[users]
         rows = make_buckets(users, shared, own[users])
-        cell = sides.cell_logit[
-            np.ix_(sides.users.cell[rows.first], sides.items.cell[columns.first])
-        ]
-        ceiling = _rate(
-            np.add.outer(rows.top + self._amplitude[rows.first], columns.top) + cell, probit
-        )
+        pairs = np.ix_(sides.users.cell[rows.first], sides.items.cell[columns.first])
+        cell = sides.cell_logit[pairs]
+        top = np.add.outer(rows.top + self._amplitude[rows.first], columns.top)
+        ceiling = _rate(top + cell, probit)
         points = rng.poisson(ceiling * np.multiply.outer(rows.count, columns.count)).ravel()
         bucket = np.repeat(np.arange(points.size), points)
         row, column = np.divmod(np.arange(points.size), columns.count.size)

@@ -60,24 +60,10 @@ def bin_column(column: pl.Series, n_bins: int = 4) -> ColumnBins:
     category. Lists: by the value of the list that is most common in the column. Missing values form
     the last bin.
     """
-    if n_bins < 2:
-        raise InputError("too few bins", found=n_bins, expected="n_bins >= 2")
-    dtype = column.dtype
-    if dtype.is_numeric():
-        return _numeric(column, n_bins)
-    if isinstance(dtype, pl.List):
+    if isinstance(column.dtype, pl.List):
         return _categorical(_leading_value(column))
-    if dtype in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null):
+    if not column.dtype.is_numeric():
         return _categorical(column.cast(pl.String))
-    raise InputError(
-        "cannot be binned",
-        column=column.name,
-        found=str(dtype),
-        expected="numbers, text, or lists of text",
-    )
-
-
-def _numeric(column: pl.Series, n_bins: int) -> ColumnBins:
     values = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
     present = np.isfinite(values)
     found = values[present]
@@ -134,11 +120,7 @@ def _categorical(column: pl.Series) -> ColumnBins:
     labels = (*names[: MAX_LEVELS - 1], "other") if many else tuple(names)
     code = {name: min(k, MAX_LEVELS - 1) for k, name in enumerate(names)}
     present = column.is_not_null().to_numpy()
-    mapped = (
-        column.drop_nulls().replace_strict(code, return_dtype=pl.Int32)
-        if code
-        else pl.Series([], dtype=pl.Int32)
-    )
+    mapped = column.drop_nulls().replace_strict(code, default=0, return_dtype=pl.Int32)
     return _with_missing(column.name, mapped.to_numpy(), labels, present)
 
 
@@ -194,24 +176,18 @@ def bin_side(
     (ties: the larger one). Without a table there is one bin of `n_entities`: nothing recorded
     explains exposure.
     """
-    columns = [] if frame is None else [c for c in frame.columns if c != id_column]
-    n = frame.height if frame is not None else n_entities
-    if n is None or n < 1:
-        raise InputError(
-            "bins need a side table or the number of entities", found=n, expected="n_entities >= 1"
-        )
-    if frame is None or not columns:
-        return SideBins(np.zeros(n, np.int32), ("all",), ())
-    for name in columns:
-        refuse_id(frame[name], id_column)
-    floor = max(MIN_COUNT, n // 200) if min_count is None else max(1, min_count)
-    binned = [bin_column(frame[name]) for name in columns]
+    columns = [] if frame is None else frame.drop(id_column, strict=False).get_columns()
+    n = frame.height if frame is not None else n_entities or 0
+    for column in columns:
+        refuse_id(column, id_column)
+    floor = min(max(MIN_COUNT, n // 200) if min_count is None else max(1, min_count), n)
+    binned = [bin_column(column) for column in columns]
     if relevance is not None:
         binned.sort(key=lambda column: -_explained(column.codes, relevance))
-    used, combination = _select(binned, min(floor, n))
+    used, combination = _select(binned, floor)
     if not used:
         return SideBins(np.zeros(n, np.int32), ("all",), ())
-    return _merge_rare(used, combination, min(floor, n), max_bins)
+    return _merge_rare(used, combination, floor, max_bins)
 
 
 def cross(*codes: np.ndarray) -> np.ndarray:
@@ -229,10 +205,8 @@ def _explained(codes: np.ndarray, target: np.ndarray) -> float:
     their order."""
     size = np.bincount(codes)
     mean = np.bincount(codes, target) / np.maximum(size, 1)
-    residual, total = (
-        float(np.sum((target - mean[codes]) ** 2)),
-        float(np.sum((target - target.mean()) ** 2)),
-    )
+    residual = float(np.sum((target - mean[codes]) ** 2))
+    total = float(np.sum((target - target.mean()) ** 2))
     left = codes.size - size.size
     if total <= 0.0 or left <= 0:
         return 0.0
@@ -254,7 +228,6 @@ def refuse_id(column: pl.Series, id_column: str) -> None:
             "an id cannot be a feature of a composite bin",
             column=column.name,
             found="the name of an id" if named else "a different value in every row",
-            expected="features that entities share",
             hint="Drop the column.",
         )
 
@@ -263,7 +236,7 @@ def _select(columns: list[ColumnBins], floor: int) -> tuple[list[ColumnBins], np
     """Greedy forward choice of the columns (or their two-level forms) that keep combinations
     frequent."""
     used: list[ColumnBins] = []
-    current = np.zeros(columns[0].codes.size, np.int32)
+    current = np.zeros(columns[0].codes.size if columns else 0, np.int32)
     for column in columns:
         for candidate in (column, column.two_levels()):
             if len(candidate.labels) < 2:

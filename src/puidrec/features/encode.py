@@ -77,11 +77,8 @@ class ColumnEncoder:
             if known.null_count() == known.len():
                 return cls(column.name, "category")
             values = known.fill_null(known.mean()).to_numpy()
-            mean, spread, missing = (
-                float(values.mean()),
-                float(values.std()),
-                known.null_count() > 0,
-            )
+            mean, spread = float(values.mean()), float(values.std())
+            missing = known.null_count() > 0
             if spread == 0.0 and not missing:
                 return cls(column.name, "category")
             return cls(column.name, "number", mean=mean, scale=spread or 1.0, indicator=missing)
@@ -118,11 +115,8 @@ class ColumnEncoder:
         rows = np.flatnonzero(value)
         absent = np.flatnonzero(np.isnan(raw)) if self.indicator else rows[:0]
         codes = np.concatenate([np.zeros(rows.size, np.int64), np.ones(absent.size, np.int64)])
-        return (
-            np.concatenate([rows, absent]),
-            codes,
-            np.concatenate([value[rows], np.ones(absent.size)]),
-        )
+        values = np.concatenate([value[rows], np.ones(absent.size)])
+        return np.concatenate([rows, absent]), codes, values
 
 
 def _named(column: pl.Series) -> tuple[Literal["category", "list"], pl.Series]:
@@ -142,10 +136,7 @@ class FeatureEncoder:
     def fit(cls, table: pl.DataFrame, id_column: str) -> FeatureEncoder:
         """Learn the encoding of all columns but the id (types as `data.schema.clean_side` leaves
         them)."""
-        encoders = [
-            ColumnEncoder.fit(column)
-            for column in table.drop(id_column, strict=False).get_columns()
-        ]
+        encoders = [ColumnEncoder.fit(column) for column in feature_columns(table, id_column)]
         return cls(tuple(encoder for encoder in encoders if encoder.width))
 
     @property
@@ -194,9 +185,9 @@ def exposure_design(frame: pl.DataFrame | None, id_column: str) -> sparse.csr_ar
     """
     encoders = [ColumnEncoder.for_exposure(column) for column in feature_columns(frame, id_column)]
     used = FeatureEncoder(tuple(encoder for encoder in encoders if encoder.width))
-    return (
-        used.encode(frame, cut=np.inf, share=False) if frame is not None and used.columns else None
-    )
+    if frame is None or not used.columns:
+        return None
+    return used.encode(frame, cut=np.inf, share=False)
 
 
 def binned_design(frame: pl.DataFrame | None, id_column: str) -> np.ndarray | None:
@@ -223,9 +214,7 @@ def feature_codes(frame: pl.DataFrame | None, id_column: str) -> tuple[tuple[str
     parts = [part for column in feature_columns(frame, id_column) for part in _yes_no(column)]
     kept = [(part.name, codes) for part in parts if (codes := bin_column(part).codes).max() > 0]
     if not kept:
-        raise InputError(
-            "no feature varies", found="none", expected=f"a table of features beside {id_column}"
-        )
+        raise InputError("no feature varies", expected=f"features beside {id_column}")
     return tuple(name for name, _ in kept), np.stack([codes for _, codes in kept])
 
 

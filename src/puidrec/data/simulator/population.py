@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 from scipy.special import stdtrit
 
+from puidrec.data.schema import check_choice
 from puidrec.errors import InputError
 from puidrec.rng import generator
 
@@ -152,39 +153,38 @@ WORLDS = {world.name: world for world in _ROWS}
 
 def get_world(name: str) -> SimulatedWorld:
     """Look a world up by name."""
-    if name not in WORLDS:
-        raise InputError("unknown world", found=name, expected=f"one of {', '.join(WORLDS)}")
+    check_choice("world", name, tuple(WORLDS))
     return WORLDS[name]
 
 
-RANGES: dict[str, tuple[str, Any, float, float]] = {
-    "n_users": ("number of users", Integral, 2, 2**31 - 1),
-    "n_items": ("number of items", Integral, 2, 2**31 - 1),
-    "n_rows": ("number of rows", Integral, 1, math.inf),
-    "n_uniform": ("uniform sample size", Integral, 0, math.inf),
-    "density": ("density", Real, 1e-6, 0.9),
-    "exposure_strength": ("exposure strength", Real, 0, 4),
-    "rating_strength": ("rating strength (stars)", Real, 0, 1),
-    "sign": ("sign", Integral, -1, 1),
-    "affected_share": ("affected share", Real, 0, 1),
-    "seed": ("seed", Integral, 0, math.inf),
+RANGES: dict[str, tuple[Any, float, float]] = {
+    "n_users": (Integral, 2, 2**31 - 1),
+    "n_items": (Integral, 2, 2**31 - 1),
+    "n_rows": (Integral, 1, math.inf),
+    "n_uniform": (Integral, 0, math.inf),
+    "density": (Real, 1e-6, 0.9),
+    "exposure_strength": (Real, 0, 4),
+    "rating_strength": (Real, 0, 1),
+    "sign": (Integral, -1, 1),
+    "affected_share": (Real, 0, 1),
+    "seed": (Integral, 0, math.inf),
 }
-"""Each number of a simulation: in words, its type, the lowest and the highest value. Beyond one
-star a mean rating would leave the scale."""
+"""The type of each number of a simulation, the lowest and the highest value. Beyond one star a mean
+rating would leave the scale."""
 
 
 def check_numbers(options: Mapping[str, Any]) -> None:
     """Refuse options that are no numbers or out of range; None stands for a default."""
-    for name, (words, kind, low, high) in RANGES.items():
+    for name, (kind, low, high) in RANGES.items():
         found = options.get(name)
         if found is None:
             continue
         if isinstance(found, bool) or not isinstance(found, kind):
             expected = "a whole number" if kind is Integral else "a number"
-            raise InputError(f"option {name} is not {expected}", found=found, expected=expected)
+            raise InputError(f"option {name} is not {expected}", found=found)
         if not low <= found <= high or (name == "sign" and not found):
             expected = "1 or -1" if name == "sign" else f"{low:g} to {high:g}"
-            raise InputError(f"{words} out of range", found=found, expected=expected)
+            raise InputError(f"{name} out of range", found=found, expected=expected)
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,7 @@ class SimulationOptions:
         check_numbers(self.as_dict())
         if self.n_uniform > self.n_pairs:
             expected = f"0 to {self.n_pairs}, all pairs"
-            raise InputError(
-                "uniform sample size out of range", found=self.n_uniform, expected=expected
-            )
+            raise InputError("n_uniform out of range", found=self.n_uniform, expected=expected)
 
     @property
     def n_pairs(self) -> int:
@@ -249,12 +247,6 @@ class Strengths:
     def n_groups(self) -> int:
         """Groups of users that the features distinguish."""
         return int(self.group.max()) + 1
-
-    def largest(self, user_class: np.ndarray, item_class: np.ndarray) -> np.ndarray:
-        """The largest |t| that a pair of these classes can have."""
-        own = self.user[user_class] + self.genre[user_class] + self.pair[user_class]
-        both = self.gate[user_class] * self.item[item_class]
-        return largest_hidden(self.heavy) * (own + both)
 
 
 @dataclass(frozen=True)
@@ -305,7 +297,11 @@ def make_population(options: SimulationOptions) -> SimulatedPopulation:
     affected = (
         generator(options.seed, "affected").random(options.n_users) < options.affected_share
     ).astype(np.int64)
-    tastes, signs = _personal(options, world)
+    shape = (options.n_users, len(_GENRES))
+    uniform = generator(options.seed, "genre traits").random(shape) if world.genre else None
+    tastes = None if uniform is None else hidden_from_uniform(uniform)
+    flipped = generator(options.seed, "signs").random(options.n_users) < world.flipped_share
+    signs = np.where(flipped, -1.0, 1.0) if world.flipped_share else None
     users = replace(
         users, strength_class=2 * user_level + affected, genre_hidden=tastes, sign=signs
     )
@@ -343,26 +339,6 @@ def hidden_nodes(heavy: bool = False) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def largest_hidden(heavy: bool) -> float:
-    """The largest |h|."""
-    return float(-_HEAVY_SCALE * stdtrit(3.0, _HEAVY_TAIL)) if heavy else 1.0
-
-
-def _personal(
-    options: SimulationOptions, world: SimulatedWorld
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """What differs from user to user in some worlds: tastes for genres, and the sign of what is
-    hidden."""
-    shape = (options.n_users, len(_GENRES))
-    tastes = (
-        hidden_from_uniform(generator(options.seed, "genre traits").random(shape))
-        if world.genre
-        else None
-    )
-    flipped = generator(options.seed, "signs").random(options.n_users) < world.flipped_share
-    return tastes, np.where(flipped, -1.0, 1.0) if world.flipped_share else None
-
-
 def _interacting(
     users: EntityColumns, items: EntityColumns, cell_logit: np.ndarray, cell_stars: np.ndarray
 ) -> tuple[EntityColumns, EntityColumns, np.ndarray, np.ndarray]:
@@ -373,14 +349,9 @@ def _interacting(
     average to neither: no main effect shows it. Both effects act on exposure and on ratings, so
     whoever misses them is confounded.
     """
-    age, region = (
-        _third(users.frame["age"]),
-        users.frame["region"].replace_strict(_REGIONS, range(3)).to_numpy(),
-    )
-    price, good = (
-        _third(items.frame["price"]),
-        (items.frame["quality"] > 0.5).cast(pl.Int64).to_numpy(),
-    )
+    region = users.frame["region"].replace_strict(_REGIONS, range(3)).to_numpy()
+    good = (items.frame["quality"] > 0.5).cast(pl.Int64).to_numpy()
+    age, price = _third(users.frame["age"]), _third(items.frame["price"])
     shape = np.array([1.0, -2.0, 1.0]) / 2.0
     bend = np.multiply.outer(shape, shape)[np.arange(36) // 3 % 3][:, np.arange(36) // 2 % 3]
     match = np.where((np.arange(36) % 3 == 0)[:, None] == (np.arange(36) % 2 == 1), 0.5, -0.5)
@@ -489,12 +460,10 @@ def _recorded(
     """Write the trait of complete users into the column `mood`: for them it is a feature, with the
     same effects."""
     mood = np.where(complete, world.user * users.hidden, 0.0)
-    column = pl.Series("mood", users.hidden).zip_with(
-        pl.Series(complete), pl.Series("mood", [None], pl.Float64)
-    )
+    seen = pl.when(pl.Series(complete)).then(pl.Series(users.hidden))
     return replace(
         users,
-        frame=users.frame.with_columns(column),
+        frame=users.frame.with_columns(mood=seen),
         logit=users.logit + options.exposure_strength * mood,
         stars=users.stars + options.sign * options.rating_strength * mood,
     )

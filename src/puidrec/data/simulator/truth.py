@@ -24,6 +24,7 @@ from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
 from scipy.special import expit, logit, ndtr
 
+from puidrec.data.schema import check_choice
 from puidrec.data.simulator.population import (
     BASE_RATING,
     SimulatedPopulation,
@@ -51,7 +52,6 @@ Quantity = Literal[
     "true_propensity",
     "phi",
     "gamma",
-    "gamma_bound",
     "rating",
     "expected_rating",
     "utility",
@@ -75,10 +75,6 @@ class Truth:
         table = HiddenMean(population.strengths, options.exposure_strength, expit, logit)
         truth = cls(options, population, intercept or 0.0, table)
         return truth if intercept is not None else replace(truth, intercept=_solve_intercept(truth))
-
-    @cached_property
-    def _keys(self) -> tuple[int, int]:
-        return stream_key(self.options.seed, "hidden"), stream_key(self.options.seed, "rating")
 
     def propensity(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Nominal p(x): the probability of exposure given the features."""
@@ -104,27 +100,13 @@ class Truth:
         """Γ = exp|φ(h)|, the smallest that is valid for the pair."""
         return np.exp(np.abs(self.phi(users, items)))
 
-    def gamma_bound(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
-        """The largest Γ that the pair's strength class can reach, over h."""
-        users, items = self._checked(users, items)
-        if self.world.probit:
-            return np.ones(users.shape)
-        sides = self.population
-        largest = sides.strengths.largest(
-            sides.users.strength_class[users], sides.items.strength_class[items]
-        )
-        offset = np.abs(self._index(users, items) - self._nominal_logit(users, items))
-        return np.exp(offset + self.options.exposure_strength * largest)
-
     def expected_rating(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """E[r | x] over all of D: what a features-only model should predict."""
         users, items = self._checked(users, items)
         latent = self._latent(users, items)
-        return (
-            self._mean_rating.mean(latent, *self._classes(users, items))
-            if self.world.ordinal
-            else latent
-        )
+        if not self.world.ordinal:
+            return latent
+        return self._mean_rating.mean(latent, *self._classes(users, items))
 
     def utility(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """E[r | x, h]: the mean rating given what is hidden, too."""
@@ -135,56 +117,39 @@ class Truth:
     def rating(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """The realised rating, 1 to 5 (uint8), of each pair, observed or not."""
         users, items = self._checked(users, items)
-        u, taste = pair_uniform(self._keys[1], users, items), self._taste(users, items)
+        u, taste = (
+            pair_uniform(stream_key(self.options.seed, "rating"), users, items),
+            self._taste(users, items),
+        )
         if self.world.ordinal:
             return level_by_cuts(taste, u)
         q = (taste - 1.0) / 4.0
         s, low, high = 1.0 - q, (1.0 - q) ** 3, q**3
+        cdf = s * low, (s + 4.0 * q) * low, 1.0 - (q + 4.0 * s) * high, 1.0 - q * high
         level = np.ones(u.shape, np.uint8)
-        for below in (
-            s * low,
-            (s + 4.0 * q) * low,
-            1.0 - (q + 4.0 * s) * high,
-            1.0 - q * high,
-        ):  # Binomial(4, q) CDF
+        for below in cdf:  # of Binomial(4, q)
             level += u > below
         return level
 
     def matrix(self, quantity: Quantity) -> np.ndarray:
         """A quantity for all of D, [users, items]; refused where that would be large."""
         n_users, n_items = self.options.n_users, self.options.n_items
-        if quantity not in get_args(Quantity):
-            raise InputError(
-                "unknown quantity",
-                found=quantity,
-                expected=f"one of {', '.join(get_args(Quantity))}",
-            )
+        check_choice("quantity", quantity, get_args(Quantity))
         if self.options.n_pairs > MAX_DENSE_PAIRS:
             raise InputError(
                 "too many pairs for a dense matrix",
                 found=f"{n_users:,} x {n_items:,}",
-                expected=f"at most {MAX_DENSE_PAIRS:,} pairs",
                 hint="Ask for the pairs you need instead.",
             )
-        ask = getattr(self, quantity)
-        rows = max(1, _TILE_PAIRS // n_items)
-        tiles = (np.arange(start, min(start + rows, n_users)) for start in range(0, n_users, rows))
-        parts = [
-            ask(np.repeat(u, n_items), np.tile(np.arange(n_items), u.size)).reshape(u.size, -1)
-            for u in tiles
-        ]
-        return np.concatenate(parts)
+        ask, items = getattr(self, quantity), np.arange(n_items)
+        return np.stack([ask(np.full(n_items, user), items) for user in range(n_users)])
 
     def hidden_effect(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """The hidden effect t_ui; 0 where the confounder is recorded."""
         sides, strengths = self.population, self.population.strengths
-        c = sides.users.strength_class[users]
+        c, own = sides.users.strength_class[users], sides.items.strength_class[items]
         t: np.ndarray = strengths.user[c] * sides.users.hidden[users]
-        t += (
-            strengths.gate[c]
-            * strengths.item[sides.items.strength_class[items]]
-            * sides.items.hidden[items]
-        )
+        t += strengths.gate[c] * strengths.item[own] * sides.items.hidden[items]
         if sides.users.genre_hidden is not None:
             t += strengths.genre[c] * sides.users.genre_hidden[users, sides.items.cell[items]]
         if strengths.pair.any():
@@ -217,13 +182,14 @@ class Truth:
     def _classes(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The visible class of each user, and that of each item."""
         sides = self.population
-        return sides.strengths.group[sides.users.strength_class[users]], sides.items.strength_class[
-            items
-        ]
+        group = sides.strengths.group[sides.users.strength_class[users]]
+        return group, sides.items.strength_class[items]
 
     def pair_hidden(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """h_ui, the confounder that varies by pair."""
-        return hidden_from_uniform(pair_uniform(self._keys[0], users, items))
+        return hidden_from_uniform(
+            pair_uniform(stream_key(self.options.seed, "hidden"), users, items)
+        )
 
     def _shift(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         return self.options.exposure_strength * self.hidden_effect(users, items)
@@ -256,20 +222,15 @@ class Truth:
         return self.nominal.mean(m, user_group, item_class)
 
     def _checked(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        users, items = np.asarray(users), np.asarray(items)
-        if users.shape != items.shape:
-            raise InputError(
-                "users and items must pair up", found=f"{users.shape} and {items.shape}"
-            )
-        for codes, count, name in (
-            (users, self.options.n_users, "user"),
-            (items, self.options.n_items, "item"),
-        ):
-            if codes.size and (codes.min() < 0 or codes.max() >= count):
-                raise InputError(
-                    f"unknown {name}", found=int(codes.max()), expected=f"codes 0 to {count - 1}"
-                )
-        return users, items
+        pairs = np.asarray(users), np.asarray(items)
+        if pairs[0].shape != pairs[1].shape:
+            found = f"{pairs[0].shape} and {pairs[1].shape}"
+            raise InputError("users and items must pair up", found=found)
+        sizes = {"user": self.options.n_users, "item": self.options.n_items}
+        for codes, (name, size) in zip(pairs, sizes.items(), strict=True):
+            if codes.size and (codes.min() < 0 or codes.max() >= size):
+                raise InputError(f"unknown {name}", expected=f"codes 0 to {size - 1}")
+        return pairs
 
 
 def exposed(m: np.ndarray, probit: bool = False) -> np.ndarray:
