@@ -118,9 +118,7 @@ def test_what_cannot_be_fetched_says_how(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     refusal(lambda: fetch("ml-100k", tmp_path / "full"), "empty")
-    refusal(
-        lambda: fetch("ml-100k", tmp_path / "m", url="http://127.0.0.1:9/d.zip"), "no connection"
-    )
+    refusal(lambda: fetch("ml-100k", tmp_path / "m", url="http://127.0.0.1:9/d.zip"), "no answer")
 
 
 def test_an_archive_cannot_leave_its_folder(tmp_path: Path, refusal: Callable[..., str]) -> None:

@@ -150,9 +150,9 @@ def test_counts_are_told_in_words_and_by_describe(tables) -> None:
     facts = describe_dataset(Dataset.from_frame(*tables, scale=(1, 5)))
     assert facts["overlap"]["uniform_rows_in_log"] > 40
     assert "Data leakage: " in facts["sentence"]
-    assert "neither validate, test nor calibrate" in facts["sentence"]
+    assert "are logged pairs (dropped)" in facts["sentence"]
     kept = describe_dataset(Dataset.from_frame(*tables, scale=(1, 5), overlap="keep"))
-    assert "are kept" in kept["sentence"]
+    assert "(kept)" in kept["sentence"]
 
 
 def test_means_of_unseen_and_of_all_pairs_are_right_either_way() -> None:

@@ -394,9 +394,7 @@ class Dataset:
     def positives_only(self) -> bool:
         """Whether the log is implicit feedback: every row has the highest rating, so that none
         tells of dislike."""
-        rating, high = self.logged.rating, np.float32(self.scale.high)
-        step = 2**20  # a log on disk is read some rows at a time
-        return all((rating[k : k + step] == high).all() for k in range(0, rating.size, step))
+        return bool((self.logged.rating == np.float32(self.scale.high)).all())
 
     @cached_property
     def _default_split(self) -> Split:

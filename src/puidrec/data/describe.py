@@ -26,7 +26,7 @@ def describe_dataset(data: Dataset, protocol: str | Protocol = "rd") -> dict[str
     sentences = (
         IMPLICIT if data.positives_only else "",
         _sentence(regimes, data.overlap),
-        _overlap_sentence(data.overlap),
+        f"Data leakage: {data.overlap}." if data.overlap.in_log else "",
     )
     return {
         "name": data.name,
@@ -83,18 +83,3 @@ def _sentence(regimes: dict[str, dict[str, Any]], overlap: Overlap) -> str:
         f"{drawn} drawn at "
         "random: the log is not a fair sample."
     )
-
-
-def _overlap_sentence(overlap: Overlap) -> str:
-    """Say how many uniform rows a model knows from its log, and whether they count."""
-    if not overlap.in_log:
-        return ""
-    fate = (
-        "neither validate, test nor calibrate"
-        if overlap.dropped
-        else "are kept, and flatter models that memorise"
-    )
-    share = (
-        f"{overlap.in_log:,} of {overlap.rows:,} uniform rows ({overlap.in_log / overlap.rows:.1%})"
-    )
-    return f"Data leakage: {share} repeat a logged pair; they {fate}."

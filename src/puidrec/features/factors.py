@@ -33,7 +33,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, lsqr, svds
 from puidrec.data.dataset import Dataset, IdMap
 from puidrec.data.row_matrix import item_count, leading_svd
 from puidrec.errors import InputError
-from puidrec.rng import Rng, generator
+from puidrec.rng import generator
 
 NULLS = 5
 """Logs paired at random, the largest singular value of which is the edge of chance."""
@@ -162,15 +162,13 @@ def pseudo_features(
     n_users: int,
     n_items: int,
     dim: int,
-    rng: Rng,
 ) -> tuple[np.ndarray, np.ndarray]:
     """User [n_users, dim] and item [n_items, dim] factors: the best rank-`dim` fit of the centred
     ratings.
 
     Ratings are centred by damped user and item means, pairs outside the log count as average, and
-    the truncated SVD A ≈ U S Vᵀ is shared out as U √S and V √S. The SVD has no local optima, so a
-    seed changes nothing but rounding; signs are fixed by making the largest entry of each column of
-    V positive.
+    the truncated SVD A ≈ U S Vᵀ is shared out as U √S and V √S. Signs are fixed by making the
+    largest entry of each column of V positive.
     """
     if not 1 <= dim < min(n_users, n_items):
         raise InputError(
@@ -183,7 +181,7 @@ def pseudo_features(
     table = sp.csr_array((residual, (user, item)), shape=(n_users, n_items))
     if not table.count_nonzero():
         return np.zeros((n_users, dim)), np.zeros((n_items, dim))
-    start = generator(rng, "pseudo-features").standard_normal(min(n_users, n_items))
+    start = generator(0, "pseudo-features").standard_normal(min(n_users, n_items))
     left, strength, right = leading_svd(table, dim, start)
     size = np.sqrt(strength)
     return left * size, right.T * size
@@ -217,14 +215,14 @@ def kmeans_bins(matrix: np.ndarray, k: int = 4) -> np.ndarray:
     return codes
 
 
-def with_pseudo_features(data: Dataset, dim: int, bins: int = 4, rng: Rng = 0) -> Dataset:
+def with_pseudo_features(data: Dataset, dim: int) -> Dataset:
     """The data set with categorical columns f0 … f{dim−1} added to its user and item tables."""
     log = data.logged
-    factors = pseudo_features(log.user, log.item, log.rating, data.n_users, data.n_items, dim, rng)
-    users, items = (kmeans_bins(matrix, bins) for matrix in factors)
+    factors = pseudo_features(log.user, log.item, log.rating, data.n_users, data.n_items, dim)
+    users, items = (kmeans_bins(matrix) for matrix in factors)
     notes = {
         **data.notes,
-        "pseudo_features": {"dim": dim, "bins": bins, "from": "logged rows only"},
+        "pseudo_features": {"dim": dim, "from": "logged rows only"},
     }
     return replace(
         data,

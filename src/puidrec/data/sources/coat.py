@@ -28,7 +28,6 @@ from puidrec.data.sources.reading import (
 from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
 from puidrec.features.factors import with_pseudo_features
-from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)
 
@@ -37,24 +36,19 @@ def load(
     path: AnyPath | None,
     *,
     features: Literal["real", "pseudo", "none"] = "real",
-    propensities: bool = True,
     dim: int = 32,
-    bins: int = 4,
-    rng: Rng = 0,
     overlap: OverlapRule = "drop",
 ) -> Dataset:
-    """Load Coat. `propensities` adds the published learned ones as a column where their file is
-    there.
+    """Load Coat, with the published propensities as a column where their file is there.
 
-    The real features are the default: they are what lifts accuracy on Coat. `dim` and `bins` shape
-    pseudo-features.
+    The real features are the default: they are what lifts accuracy on Coat. dim: pseudo-features.
     """
     folder = data_folder(path, "coat")
     logged_file = first_file(folder, ("train.ascii", "user.txt"), "coat")
     uniform_file = first_file(folder, ("test.ascii", "random.txt"), "coat")
     logged, uniform = _ratings(logged_file), _ratings(uniform_file)
     published = folder / "propensities.ascii"
-    if propensities and has_file(published):
+    if has_file(published):
         matrix = _read_matrix(published)
         logged, uniform = (
             _with_propensity(frame, matrix, published) for frame in (logged, uniform)
@@ -74,7 +68,7 @@ def load(
         origins={"logged": logged_file, "uniform": uniform_file, "users": folder, "items": folder},
         notes={"files": [logged_file.name, uniform_file.name], "features": features},
     )
-    return with_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
+    return with_pseudo_features(data, dim) if features == "pseudo" else data
 
 
 def _ratings(path: Path) -> pl.DataFrame:
@@ -108,7 +102,7 @@ def _with_propensity(frame: pl.DataFrame, matrix: np.ndarray, path: Path) -> pl.
             "propensities do not cover the rated pairs",
             file=path,
             found=f"a {matrix.shape[0]} x {matrix.shape[1]} matrix",
-            hint="Leave them out with propensities=False.",
+            hint="Remove the file.",
         )
     user, item = ids.to_numpy().T
     return frame.with_columns(pl.Series("propensity", matrix[user, item]))

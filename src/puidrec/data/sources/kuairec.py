@@ -95,8 +95,6 @@ def load(
     *,
     log: LogKind = "synthesised",
     evaluation: Evaluation = "held-out",
-    p_positive: float = P_POSITIVE,
-    p_negative: float = P_NEGATIVE,
     features: Features = "paper",
     rng: Rng = 0,
     overlap: OverlapRule = "drop",
@@ -118,16 +116,15 @@ def load(
     file = first_file(folder, (SMALL, SMALL_COMPACT), "kuairec")
     block = LabelBlock.read_csv(file) if file.name == SMALL else LabelBlock.read_npz(file)
     if log == "synthesised":
-        logged, uniform = draw_log(block, p_positive, p_negative, evaluation, rng)
+        logged, uniform = draw_log(block, evaluation, rng)
         parts = block.rows(logged), block.rows(uniform)
-        kept = 1.0 - max(p_positive, p_negative)
         notes = {
-            "log": f"synthesised: Bernoulli per pair, {p_positive:g} if positive, {p_negative:g} "
+            "log": f"synthesised: Bernoulli per pair, {P_POSITIVE} if positive, {P_NEGATIVE} "
             "if negative",
             "uniform": "every labelled pair, those of the log included"
             if evaluation != "held-out"
             else "pairs outside the log, thinned so that each pair is kept with "
-            f"probability {kept:g} whatever its label",
+            f"probability {1.0 - P_POSITIVE} whatever its label",
         }
     else:
         parts = _big_rows(folder), block.rows(block.candidates)
@@ -150,9 +147,7 @@ def load(
     )
 
 
-def draw_log(
-    block: LabelBlock, p_positive: float, p_negative: float, evaluation: Evaluation, rng: Rng
-) -> tuple[np.ndarray, np.ndarray]:
+def draw_log(block: LabelBlock, evaluation: Evaluation, rng: Rng) -> tuple[np.ndarray, np.ndarray]:
     """Masks of the logged and the uniform pairs of the block.
 
     A pair escapes the log with probability 1 − p of its label, so what is left over holds too few
@@ -160,17 +155,12 @@ def draw_log(
     escape rates: each pair of the block is then a uniform row with one probability, whatever its
     label.
     """
-    for name, value in (("p_positive", p_positive), ("p_negative", p_negative)):
-        if not 0.0 < value < 1.0:
-            raise InputError(
-                f"{name} out of range", found=value, expected="a probability between 0 and 1"
-            )
     known = block.candidates
-    p = np.where(block.gt2, np.float32(p_positive), np.float32(p_negative))
+    p = np.where(block.gt2, np.float32(P_POSITIVE), np.float32(P_NEGATIVE))
     logged = known & (generator(rng, "kuairec-log").random(p.shape, dtype=np.float32) < p)
     if evaluation == "overlapping-as-in-paper":
         return logged, known
-    keep = (1.0 - max(p_positive, p_negative)) / (1.0 - p)
+    keep = (1.0 - P_POSITIVE) / (1.0 - p)
     chosen = generator(rng, "kuairec-uniform").random(p.shape, dtype=np.float32) < keep
     return logged, known & ~logged & chosen
 

@@ -22,7 +22,6 @@ from puidrec.data.sources.reading import (
     typed_columns,
 )
 from puidrec.features.factors import with_pseudo_features
-from puidrec.rng import Rng
 
 SCALE = (1.0, 5.0)
 GENRES = (
@@ -54,8 +53,6 @@ def load(
     *,
     features: Literal["real", "pseudo", "none"] = "real",
     dim: int = 32,
-    bins: int = 4,
-    rng: Rng = 0,
 ) -> Dataset:
     """Load MovieLens-100K with age, gender, occupation and region of users, and release year and
     genres of films."""
@@ -77,7 +74,7 @@ def load(
             "features": features,
         },
     )
-    return with_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
+    return with_pseudo_features(data, dim) if features == "pseudo" else data
 
 
 def _users(path: Path) -> pl.DataFrame:

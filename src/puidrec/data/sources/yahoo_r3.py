@@ -19,7 +19,6 @@ from puidrec.data.sources.reading import IDS, AnyPath, data_folder, first_file, 
 from puidrec.data.tables import OverlapRule
 from puidrec.errors import InputError
 from puidrec.features.factors import with_pseudo_features
-from puidrec.rng import Rng
 
 WEBSCOPE = "ydata-ymusic-rating-study-v1_0"
 FORMS = {
@@ -34,8 +33,6 @@ def load(
     *,
     features: Literal["pseudo", "none"] = "none",
     dim: int = 64,
-    bins: int = 4,
-    rng: Rng = 0,
     overlap: OverlapRule = "drop",
 ) -> Dataset:
     """Load Yahoo!R3. It has ids only; `features="pseudo"` makes the paper's 64 pseudo-features from
@@ -64,7 +61,7 @@ def load(
             "features": features,
         },
     )
-    return with_pseudo_features(data, dim, bins, rng) if features == "pseudo" else data
+    return with_pseudo_features(data, dim) if features == "pseudo" else data
 
 
 def _ratings(path: Path, *, webscope: bool) -> pl.DataFrame:
