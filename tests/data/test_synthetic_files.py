@@ -17,8 +17,11 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("chunk_users", [None, 1, 100, 10_000])
-def test_chunks_hold_exactly_what_simulate_returns(tmp_path: Path, chunk_users: int | None) -> None:
+@pytest.mark.parametrize(("part_rows", "expected"), [(10, 8), (1_000, 4), (100_000, 1)])
+def test_parts_hold_exactly_what_simulate_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_rows: int, expected: int
+) -> None:
+    monkeypatch.setattr(exposure, "ROWS_PER_PART", part_rows)
     calls: list[tuple[int, int]] = []
     facts = simulate_to_parquet(
         tmp_path / "sim",
@@ -26,7 +29,6 @@ def test_chunks_hold_exactly_what_simulate_returns(tmp_path: Path, chunk_users: 
         300,
         200,
         rng=5,
-        chunk_users=chunk_users,
         progress=lambda *c: calls.append(c),
     )
     memory, disk = simulate("half-complete", 300, 200, rng=5), read_simulation(tmp_path / "sim")
@@ -36,7 +38,7 @@ def test_chunks_hold_exactly_what_simulate_returns(tmp_path: Path, chunk_users: 
     assert facts["rows"] == len(memory.data.logged)
     assert calls[-1] == (300, 300)
     parts = len(list((tmp_path / "sim" / "logged").glob("part-*.parquet")))
-    assert parts == len(calls) == {None: 1, 1: 8, 100: 4, 10_000: 1}[chunk_users]
+    assert parts == len(calls) == expected
 
 
 def test_files_are_compact_and_sorted(tmp_path: Path) -> None:

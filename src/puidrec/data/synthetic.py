@@ -161,45 +161,37 @@ def _assemble(
 
 def simulate_to_parquet(
     folder: str | PathLike[str],
-    world: str = "mixed",
-    n_users: int = 100_000,
-    n_items: int = 10_000,
-    n_rows: int | None = None,
-    *,
-    rng: Rng = 0,
-    chunk_users: int | None = None,
+    *args: Any,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, int]:
-    """Write what `simulate` would return, in chunks of users, without the whole log in memory.
+    """Write what `simulate` would return (its arguments), in chunks of users, without the whole log
+    in memory.
 
-    `chunk_users` bounds memory and changes nothing else. Returns the counts `rows`, `uniform_rows`,
-    `users`, `items`. The folder appears complete or not at all.
+    Returns the counts `rows`, `uniform_rows`, `users`, `items`. The folder appears complete or not
+    at all.
     """
-    truth = Truth.from_options(
-        simulation_options(world, n_users, n_items, n_rows, rng=rng, **options)
-    )
+    truth = Truth.from_options(simulation_options(*args, **options))
     ours = ("logged", *(f"{key}.parquet" for key in TABLES), TRUTH_FILE)
     refuse_other_files(Path(folder), ours, "an earlier simulation", always=(TRUTH_FILE,))
     with atomic_folder(folder) as temporary:
-        rows = _write_logged(temporary / "logged", truth, chunk_users, progress)
+        rows = _write_logged(temporary / "logged", truth, progress)
         for key, table in _tables(truth).items():
             table.write_parquet(temporary / f"{key}.parquet")
         solved = {"options": truth.options.as_dict(), "intercept": truth.intercept}
         write_json(temporary / TRUTH_FILE, {"format": 1, **solved, "rows": rows})
-    counts = {"uniform_rows": truth.options.n_uniform, "users": n_users, "items": n_items}
+    own = truth.options
+    counts = {"uniform_rows": own.n_uniform, "users": own.n_users, "items": own.n_items}
     return {"rows": rows, **counts}
 
 
-def _write_logged(
-    folder: Path, truth: Truth, chunk_users: int | None, progress: Progress | None
-) -> int:
+def _write_logged(folder: Path, truth: Truth, progress: Progress | None) -> int:
     """One part per chunk; a chunk is a whole number of blocks, so its size does not change the
     rows."""
     folder.mkdir()
     sampler, options, rows = ExposureSampler(truth), truth.options, 0
-    wanted = chunk_users or max(1, int(ROWS_PER_PART / (options.n_items * options.density)))
-    per_part = max(1, wanted // sampler.block_users)
+    users = ROWS_PER_PART / (options.n_items * options.density)
+    per_part = max(1, int(users / sampler.block_users))
     for part, first in enumerate(range(0, sampler.n_blocks, per_part)):
         last = min(first + per_part, sampler.n_blocks)
         chunk = pl.concat([_rated(truth, *sampler.block(k)) for k in range(first, last)])

@@ -22,6 +22,7 @@ k-means bins. They are made from logged rows alone: uniform rows would leak what
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -204,12 +205,15 @@ def kmeans_bins(matrix: np.ndarray, k: int = 4) -> np.ndarray:
     A column of at most k distinct values gets a bin per value.
     """
     from sklearn.cluster import KMeans  # as slow to import as torch
+    from sklearn.exceptions import ConvergenceWarning
 
     codes = np.empty(matrix.shape, np.int32)
     for column, values in enumerate(matrix.T):
         distinct, of_value = np.unique(values, return_inverse=True)
         if distinct.size > k:
-            found = KMeans(k, n_init=3, random_state=0).fit(values[:, None])
+            with warnings.catch_warnings():  # values that only rounding tells apart share a bin
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                found = KMeans(k, n_init=3, random_state=0).fit(values[:, None])
             of_value = found.cluster_centers_[:, 0].argsort().argsort()[found.labels_]
         codes[:, column] = of_value
     return codes
