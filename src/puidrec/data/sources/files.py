@@ -81,7 +81,7 @@ def load(
     header, names = _header(columns)
     files = _find_files(path, given)
     rated = {
-        key: _rated(file, names, header, likes=key == "logged")
+        key: _rated(file, names, header)
         for key, file in files.items()
         if key in RATED and (key != "logged" or shards is None)
     }
@@ -167,22 +167,16 @@ def _find_files(path: AnyPath | None, given: Mapping[str, AnyPath | None]) -> di
     return files
 
 
-def _rated(
-    path: Path, names: Mapping[str, str], header: Sequence[str] | None, *, likes: bool
-) -> pl.DataFrame:
-    """A table of rated pairs under our column names, without other columns. likes: it may do
-    without ratings."""
+def _rated(path: Path, names: Mapping[str, str], header: Sequence[str] | None) -> pl.DataFrame:
+    """A table of rated pairs under our column names."""
     ours = {**{name: name for name in COLUMNS}, **OTHER_NAMES, **names}
     text = [theirs for theirs, name in ours.items() if name in QUOTED]
-    frame = with_our_names(
-        _renamed(read_table(path, names=header, wanted=list(ours), text=text), names)
-    )
-    require_columns(frame, INTERACTION_COLUMNS[: 2 if likes else 3], Origin(path))
-    if "rating" not in frame.columns:
-        first = table_files(path)[0]
-        whole = pl.read_parquet_schema(first) if is_parquet(first) else frame.schema
-        refuse_near_rating(list(whole), Origin(path))
-    return frame.select([name for name in frame.columns if name in COLUMNS])
+    frame = _renamed(read_table(path, names=header, wanted=list(ours), text=text), names)
+    first = table_files(path)[0]
+    if "rating" not in with_our_names(frame).columns and is_parquet(first):
+        # of which other columns were not read; one of them may be the rating
+        refuse_near_rating(list(pl.read_parquet_schema(first)), Origin(path))
+    return frame
 
 
 def _sides(
