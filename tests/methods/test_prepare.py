@@ -216,7 +216,7 @@ def test_gamma_is_that_of_the_log_in_memory(rule, both, monkeypatch) -> None:
     memory, disk = (study_gamma(data, rule) for data in both)
     np.testing.assert_allclose(disk.pairs, memory.pairs, rtol=1e-12)
     assert disk.proved == pytest.approx(memory.proved, rel=1e-9)
-    assert disk.calibration == memory.calibration
+    assert disk.evidence.calibration == memory.evidence.calibration
     assert disk.table().equals(memory.table())
 
 
