@@ -85,10 +85,10 @@ def fit_all(methods: Sequence[str], logs: Sequence[str], folder: str | None, out
     import torch
 
     import puidrec as pr
-    from puidrec.optimise import devices
+    from puidrec import world
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    devices.SMALL = 0  # else small fits take one thread whatever is asked
+    world.SMALL = 0  # else small fits take one thread whatever is asked
     if shift := float(os.environ.get("PORTABLE_SHIFT", "0")):
         move_starts(shift)
     scores: dict[str, np.ndarray] = {}

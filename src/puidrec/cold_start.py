@@ -16,9 +16,8 @@ from puidrec.errors import InputError
 from puidrec.features.encode import ColumnEncoder, FeatureEncoder
 from puidrec.optimise.checkpoint import with_prefix
 from puidrec.scores import make_backbone
-from puidrec.scores.features import Design
 from puidrec.scores.sparse import LogPattern
-from puidrec.scores.towers import Backbone, Tower
+from puidrec.scores.towers import Backbone, Design, Tower
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender

@@ -24,11 +24,10 @@ from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Fitted
 from puidrec.methods.stages import train_stages, training_report
 from puidrec.optimise.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from puidrec.optimise.devices import require_device, threads_for
 from puidrec.optimise.stopping import pair_scores
 from puidrec.settings import Settings
 from puidrec.view import History, Progress, shown_progress
-from puidrec.world import World
+from puidrec.world import World, require_device, threads_for
 
 if TYPE_CHECKING:
     from puidrec.model import Recommender

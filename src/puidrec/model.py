@@ -174,7 +174,7 @@ class Recommender:
 
     def to(self, device: str) -> Self:
         """Score on this device from now on; where it trains is a setting."""
-        from puidrec.optimise.devices import require_device
+        from puidrec.world import require_device
 
         require_device(device)
         self.device_ = device

@@ -29,11 +29,10 @@ from puidrec.evaluation.unseen_items import UNSEEN_METRICS
 from puidrec.exposure.estimate import estimate_exposure
 from puidrec.fitting import split_for
 from puidrec.model import Recommender
-from puidrec.optimise.devices import threads_for
 from puidrec.settings import Settings
 from puidrec.store import read_json
 from puidrec.view import Progress
-from puidrec.world import ALONE, World
+from puidrec.world import ALONE, World, threads_for
 
 METRICS = ("uauc", "ndcg@5", "ndcg@20", "ndcg@50", "auc", "recall@5", "catalogue-recall@20", "mse")
 PROPENSITY = "-propensity@"

@@ -1,6 +1,7 @@
-"""One run on several processes (`torchrun`): who we are among them, and sums over all of us.
+"""Where a fit runs: the processes of `torchrun` (who we are among them, sums over all of us), the
+device, the threads.
 
-`World` is the whole interface. Alone, every sum is the identity and no process group exists.
+Alone, every sum of a `World` is the identity and no process group exists.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ JOINING = timedelta(minutes=10)
 """How long a process waits for the others to start."""
 REMINDER = 15.0
 """Seconds after which a process that waits for the others says so, and says so again."""
+SMALL = 2_000_000
+"""Observed pairs × dimensions up to which one thread is faster: handing out work costs more than
+the work."""
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -154,3 +158,30 @@ def _collective() -> Iterator[None]:
             f"lost the other processes of this run ({_reason(error)}); "
             "repeat the command to go on from the last checkpoint, on any number of processes"
         ) from error
+
+
+def require_device(name: str) -> None:
+    """Refuse a device that is not there, before any work is spent."""
+    try:
+        torch.zeros(1, device=name).add_(1.0).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        found = [kind for kind in ("cuda", "mps", "xpu") if getattr(torch, kind).is_available()]
+        raise InputError(
+            "no such device here",
+            found=name,
+            expected=f"one of {', '.join(['cpu', *found])}",
+            hint="Leave device (--device) out to use the CPU.",
+        ) from error
+
+
+@contextlib.contextmanager
+def threads_for(pairs: int, dim: int, small: int | None = None) -> Iterator[None]:
+    """Use one thread for a small problem, and leave the setting as it was. The choice depends on
+    sizes alone, so that equal runs are equal to the last bit."""
+    before = torch.get_num_threads()
+    try:
+        if pairs * dim <= (SMALL if small is None else small):
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -7,7 +7,7 @@ from puidrec.data.synthetic import simulate
 from puidrec.evaluation import evaluate
 from puidrec.methods.stages import stages_of
 from puidrec.model import Recommender
-from puidrec.scores.shared_heads import EXPOSURE, IMPUTATION, RATING
+from puidrec.scores.towers import EXPOSURE, IMPUTATION, RATING
 
 
 def lowest(prepared) -> float:

@@ -22,7 +22,7 @@ from puidrec.exposure.bounds import bounds
 from puidrec.losses import pair_loss
 from puidrec.methods.all_pairs import FLOOR
 from puidrec.methods.stages import Run, stages_of, train_stages
-from puidrec.scores.shared_heads import EXPOSURE, IMPUTATION, RATING
+from puidrec.scores.towers import EXPOSURE, IMPUTATION, RATING
 
 SOLVED = [
     "mf",

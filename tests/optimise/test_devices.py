@@ -14,7 +14,7 @@ import torch
 
 import puidrec
 from puidrec.model import Recommender
-from puidrec.optimise.devices import SMALL, require_device, threads_for
+from puidrec.world import SMALL, require_device, threads_for
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 FITS = [

@@ -2,12 +2,12 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from scipy import sparse
 
 from puidrec.errors import InputError
 from puidrec.features.encode import FeatureEncoder
 from puidrec.scores import BACKBONES, make_backbone
-from puidrec.scores.features import Design
-from puidrec.scores.towers import squared_norm
+from puidrec.scores.towers import Design, squared_norm
 from puidrec.testing.backbone import BackboneContract
 
 N_USERS, N_ITEMS, DIM = 11, 7, 4
@@ -180,3 +180,20 @@ def test_mistakes_are_named():
         make_backbone("mf", 2, 2, 0)
     with pytest.raises(InputError, match="one row per entity"):
         make_backbone("mf-linear", 5, N_ITEMS, DIM, user_features=side(N_USERS, 1)[2])
+
+
+def dense(design):
+    return (design @ torch.eye(design.n_columns)).numpy()
+
+
+def test_rows_and_power_match_the_matrix():
+    matrix = np.array([[0, 1.5, 0], [1, 0, 0], [0, 0, 0], [0.5, -1, 1]])
+    design = Design.of(sparse.csr_array(matrix))
+    assert (design.n_rows, design.n_columns) == matrix.shape
+    np.testing.assert_allclose(dense(design), matrix)
+    np.testing.assert_allclose(dense(design.rows(slice(1, 3))), matrix[1:3])
+    np.testing.assert_allclose(design.column_power(), (matrix**2).mean(0), atol=1e-6)
+
+
+def test_a_matrix_without_columns():
+    assert Design.of(sparse.csr_array((4, 0))).n_columns == 0

@@ -33,8 +33,8 @@ from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
 from puidrec.errors import InputError, PuidError, one_line
 from puidrec.model import Recommender
-from puidrec.optimise.devices import require_device
 from puidrec.run_folder import measure
+from puidrec.world import require_device
 
 MAX_MESSAGE = 300
 DIED = "its process died; out of memory? Try fewer workers"

@@ -60,8 +60,8 @@ from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Done, Problem, Stage, adam_step, backbone_penalty
 from puidrec.optimise.adam import Step
 from puidrec.scores.low_rank import LowRank
-from puidrec.scores.shared_heads import EXPOSURE, IMPUTATION, RATING, SharedHeads
 from puidrec.scores.sparse import LogPattern, sampled_product
+from puidrec.scores.towers import EXPOSURE, IMPUTATION, RATING, SharedHeads
 from puidrec.settings import MethodParams
 
 FLOOR = 0.25

@@ -35,9 +35,8 @@ from puidrec.optimise.stopping import Validator, with_drawn_pairs
 from puidrec.plugins import named
 from puidrec.rng import derive_seed, generator
 from puidrec.scores import make_backbone
-from puidrec.scores.features import Design
 from puidrec.scores.log import Column, Log
-from puidrec.scores.towers import Backbone
+from puidrec.scores.towers import Backbone, Design
 from puidrec.settings import Settings
 from puidrec.world import ALONE, World
 

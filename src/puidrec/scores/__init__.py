@@ -11,8 +11,7 @@ import torch
 from puidrec.errors import InputError
 from puidrec.plugins import Registry
 from puidrec.rng import Rng, derive_seed
-from puidrec.scores.features import Design
-from puidrec.scores.towers import Backbone, IdTower, LinearTower, MlpTower, Tower
+from puidrec.scores.towers import Backbone, Design, IdTower, LinearTower, MlpTower, Tower
 
 Ids = bool | Literal["bias"]
 """Parameters of single entities: embedding and bias (True), bias only (`bias`, as `eq:prediction`

@@ -39,8 +39,8 @@ from puidrec.methods.dim_and_l2 import with_chosen_l2
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.stages import train_stages
 from puidrec.optimise.stopping import pair_scores
-from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
+from puidrec.scores.towers import Design
 
 COARSE, RANK, FINE = 4, 16, 48
 EXPOSURE, RATED = f"exposure {RANK}", f"exposure × rating {RANK}"

@@ -37,8 +37,8 @@ from puidrec.methods.robust import robust_problem
 from puidrec.methods.spectrum.terms import Compressed, Term, compress
 from puidrec.methods.unseen import all_rank_problem, signed_problem
 from puidrec.optimise.checkpoint import with_prefix
-from puidrec.scores.features import Design
 from puidrec.scores.low_rank import LowRank
+from puidrec.scores.towers import Design
 
 MILD = 1.1
 """Γ of the prior where the sign of selection is known."""
