@@ -9,7 +9,6 @@ from puidrec.auditing.diagnostics import (
     by_popularity,
     concentration,
     diagnose,
-    effective_size,
     overlap,
     population_pairs,
     reliability,
@@ -18,13 +17,6 @@ from puidrec.auditing.diagnostics import (
 )
 from puidrec.errors import InputError
 from puidrec.exposure.base import ExposureCounts
-
-
-def test_effective_size() -> None:
-    assert effective_size(np.ones(7)) == 7.0
-    assert effective_size(np.array([1.0, 0.0, 0.0])) == 1.0
-    assert effective_size(np.array([3.0, 1.0])) == pytest.approx(16 / 10)
-    assert effective_size(np.zeros(2)) == 0.0
 
 
 def test_weight_tails() -> None:

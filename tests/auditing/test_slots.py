@@ -145,7 +145,7 @@ def test_with_every_label_known_a_lead_is_the_difference_of_true_dcg(
     ones = np.ones(own.size), np.zeros(own.size)
     whole = SlotLead.of(found, slot_discounts("dcg", 5), label[own], ones, user[own], 30)
     assert whole.point == pytest.approx(true[0] - true[1])
-    assert whole.unsupported == 0.0
+    assert whole.gain.unsupported == whole.loss.unsupported == 0.0
     for which in (0, 1):
         alone = found.alone(which)
         weights = np.ones(alone.row.size), np.zeros(alone.row.size)

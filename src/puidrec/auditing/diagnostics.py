@@ -34,19 +34,13 @@ QUANTILES = {
 }
 
 
-def effective_size(weight: np.ndarray) -> float:
-    """(Σw)² / Σw²: the number of equally weighted rows that would be as informative."""
-    square = float(weight @ weight)
-    return float(weight.sum()) ** 2 / square if square > 0.0 else 0.0
-
-
 def weight_tails(propensity: np.ndarray) -> dict[str, Any]:
     """Weights 1/p of the rows: effective size, quantiles, and the share of all weight on the
     heaviest 1 %."""
     weight = 1.0 / propensity
     top = max(1, round(0.01 * weight.size))
     heaviest = np.partition(weight, weight.size - top)[weight.size - top :]
-    ess = effective_size(weight)
+    ess = float(weight.sum()) ** 2 / float(weight @ weight)
     return {
         "ess": ess,
         "ess_share": ess / weight.size,

@@ -322,8 +322,13 @@ class AuditInputs:
         users, lists = rated_lists(user, item, self.scores, self.k)
         return slots_of(users, lists[0], lists[1] if self.two else None, user, item)
 
+    @cached_property
+    def near_slots(self) -> Slots:
+        """The same in lists `NEAR` times as long, where all pairs have scores."""
+        return self.slots_within(NEAR * self.k)
+
     def slots_within(self, k: int) -> Slots:
-        """The same in lists of k, where all pairs have scores."""
+        """Where the audited rows stand in lists of k."""
         rows, parts = self.rows, []
         for part in range(len(self.judged.trained_on)):
             mine, (own, other) = self.judged.rows_of(part), self.lists_of(part)

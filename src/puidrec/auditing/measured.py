@@ -154,7 +154,7 @@ def _evidence(
     """
     arrays, near = inputs.arrays, slot_discounts(metric, NEAR * inputs.k)
     columns = features(inputs.predictions, arrays.propensity)
-    gain = inputs.slots_within(NEAR * inputs.k).exchanged(near, len(arrays.user))
+    gain = inputs.near_slots.exchanged(near, len(arrays.user))
     weight = np.sqrt(arrays.odds)
     log = LabelledRows(columns, arrays.label, gain, weight, arrays.user, arrays.item)
 

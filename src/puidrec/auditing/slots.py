@@ -268,26 +268,14 @@ class SlotLead:
                     value = earned[mine] * weight[mine] * own
                     sums[:, 2 * column + which] = np.bincount(user[mine], value, n_users)
             missing = ~known & (mass > 0.0)
-            sides.append(
-                Side(
-                    sums,
-                    float(mass[known].sum()),
-                    float(mass[missing].sum()),
-                    mine.size,
-                    int(missing.sum()),
-                )
-            )
+            masses = float(mass[known].sum()), float(mass[missing].sum())
+            sides.append(Side(sums, *masses, mine.size, int(missing.sum())))
         return cls(*sides)
 
     @property
     def size(self) -> float:
         """The most that the lead, or the value, can be."""
         return self.gain.mass + self.gain.unsupported
-
-    @property
-    def unsupported(self) -> float:
-        """How far apart the ends of the range are by unsupported slots alone."""
-        return self.gain.unsupported + self.loss.unsupported
 
     @property
     def point(self) -> float:
@@ -317,14 +305,13 @@ class SlotLead:
         grid]."""
         other: End = "high" if end == "low" else "low"
         own, against = (None, None) if sums is None else (sums[:, :4], sums[:, 4:])
+        gain, loss = self.gain, self.loss
         found = [
-            self.gain.mass * self.gain.share(float(g), end, own)
-            - self.loss.mass * self.loss.share(float(g), other, against)
+            gain.mass * gain.share(float(g), end, own)
+            - loss.mass * loss.share(float(g), other, against)
             for g in grid
         ]
-        return np.stack(found, axis=-1) + (
-            -self.loss.unsupported if end == "low" else self.gain.unsupported
-        )
+        return np.stack(found, axis=-1) + (-loss.unsupported if end == "low" else gain.unsupported)
 
     def curve(self, grid: np.ndarray) -> Curve:
         """Both ends over a grid of Γ."""

@@ -7,8 +7,9 @@ which.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -104,13 +105,6 @@ def is_table(given: Any) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Function:
-    """A function of users and items as a model."""
-
-    predict: Callable[..., Any]
-
-
 def as_predictor(given: Any) -> Any:
     """A table or a model as it is, a function as a model; anything else is refused."""
     if is_table(given) or hasattr(given, "predict"):
@@ -121,7 +115,7 @@ def as_predictor(given: Any) -> Any:
             found=type(given).__name__,
             expected="predict(users, items), a function of users and items, or a table of scores",
         )
-    return _Function(given)
+    return SimpleNamespace(predict=given)
 
 
 @dataclass(frozen=True)
