@@ -60,7 +60,6 @@ REACHES_UP = {
         "auditing.result",
         "report",
     ),  # a finished audit can show itself: `to_html` looks the page up when called
-    ("data.synthetic", "data.sources"),  # a simulated folder is read by the one reader of tables
     ("exposure.certificate", "report"),  # so can a certificate, in a notebook
     ("comparing.comparison", "report"),  # and a comparison
     ("comparing.tune", "report"),  # and a search

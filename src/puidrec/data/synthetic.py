@@ -28,6 +28,7 @@ from scipy.special import log_ndtr
 
 from puidrec.atomic import atomic_folder, refuse_other_files, write_json
 from puidrec.data.dataset import Dataset
+from puidrec.data.schema import POLARS_ERRORS, short_reason
 from puidrec.data.simulator.population import (
     WORLDS,
     SimulatedWorld,
@@ -36,7 +37,6 @@ from puidrec.data.simulator.population import (
     get_world,
 )
 from puidrec.data.simulator.truth import PROBIT_SCALE, Truth
-from puidrec.data.sources.reading import read_table
 from puidrec.errors import InputError, one_line
 from puidrec.rng import Rng, derive_seed, generator
 
@@ -209,7 +209,7 @@ def read_simulation(folder: str | PathLike[str]) -> Simulation:
     truth = _read_truth(root / TRUTH_FILE)
     wanted = [key for key in TABLES if key != "uniform" or truth.options.n_uniform]
     files = {"logged": root / "logged", **{key: root / f"{key}.parquet" for key in wanted}}
-    return _assemble({key: read_table(file) for key, file in files.items()}, truth, files)
+    return _assemble({key: _read(file) for key, file in files.items()}, truth, files)
 
 
 def _read_truth(file: Path) -> Truth:
@@ -222,6 +222,15 @@ def _read_truth(file: Path) -> Truth:
         problem = f"cannot read the truth of a simulation ({one_line(str(error))[:120]})"
         raise InputError(problem, file=file, hint=again) from error
     return Truth.from_options(options, intercept)
+
+
+def _read(path: Path) -> pl.DataFrame:
+    """A Parquet file, or all parts of a folder."""
+    try:
+        return pl.read_parquet(path / "part-*.parquet" if path.is_dir() else path)
+    except (*POLARS_ERRORS, OSError) as error:
+        problem, hint = f"cannot read ({short_reason(error)})", "Simulate the folder again."
+        raise InputError(problem, file=path, hint=hint) from error
 
 
 def load(path: str | PathLike[str] | None = None, *, seed: int = 0, **options: Any) -> Dataset:
