@@ -186,7 +186,5 @@ def merged_pairs(
     """Pairs by user with more of them, each once, for `n_users` users."""
     width = int(max(np.max(pairs[1], initial=0), np.max(item, initial=0))) + 1
     own = np.repeat(np.arange(pairs[0].size - 1) * width, np.diff(pairs[0])) + pairs[1]
-    key = np.concatenate([own, user.astype(np.int64) * width + item])
-    key.sort(kind="stable")  # the first run is sorted already
-    key = key[np.diff(key, prepend=-1) > 0]
+    key = np.unique(np.concatenate([own, user.astype(np.int64) * width + item]))
     return row_starts(key // width, n_users), (key % width).astype(np.int32)

@@ -482,14 +482,14 @@ class Recommender:
         return self
 
 
+SEEDS = ("rng", "random_state", "seed")
+
+
 def _with_seed(params: dict[str, Any]) -> dict[str, Any]:
     """Parameters in which the seed goes by its own name; None leaves it as it is."""
-    others = dict(params)
-    seeds = {name: others.pop(name, None) for name in ("rng", "random_state", "seed")}
-    given = {name: seed for name, seed in seeds.items() if seed is not None}
+    given = [name for name in SEEDS if params.get(name) is not None]
     if len(given) > 1:
         expected = "rng, random_state or seed"
         raise InputError("the seed was given twice", found=" and ".join(given), expected=expected)
-    for seed in given.values():
-        others["seed"] = seed
-    return others
+    others = {name: value for name, value in params.items() if name not in SEEDS}
+    return {**others, "seed": params[given[0]]} if given else others

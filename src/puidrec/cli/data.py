@@ -312,7 +312,6 @@ def _learned(run: Path, output: options.OutputOptions) -> None:
     """The learned Γ of a run; by segments too, where its data are still there."""
     with quick_imports():
         from puidrec.comparing.job import RunData
-        from puidrec.data.sources import load_dataset
         from puidrec.report.gamma import (
             LEARNED_FILES,
             check_target,
@@ -330,7 +329,7 @@ def _learned(run: Path, output: options.OutputOptions) -> None:
         own = RunData.of(run)
         tables: Sequence[Any] = ()
         if own.source is not None:
-            loaded = load_dataset(own.source.name, own.source.folder, **own.source.options)
+            loaded = own.source.load()
             own.require(loaded)
             tables = (loaded.users, loaded.items)
         step("asking the posterior")
