@@ -241,9 +241,7 @@ def test_a_run_shows_the_gamma_that_its_uniform_ratings_taught(puid: Any, tmp_pa
     assert (done.code, done.err) == (0, "")
     summary = json.loads(done.out)
     assert summary == json.loads((tmp_path / "learned" / "summary.json").read_text())
-    assert sorted(file.name for file in (tmp_path / "learned").iterdir()) == sorted(
-        report.LEARNED_FILES
-    )
+    assert sorted(file.name for file in (tmp_path / "learned").iterdir()) == sorted(report.FILES)
     table = pl.read_parquet(tmp_path / "learned" / "gamma.parquet")
     assert summary["users"]["number"] == (table["kind"] == "user").sum()
     assert sum(summary["items"]["direction"].values()) == summary["items"]["number"]

@@ -132,7 +132,7 @@ def read() -> Callable[[str], Node]:
 @pytest.fixture(scope="session")
 def blocks_page() -> Callable[..., str]:
     """Renders a page whose body is a piece of template; keyword arguments are its values."""
-    from puidrec.report.envelope import draw
+    from puidrec.report.audit import draw
     from puidrec.report.page import _environment, render
 
     def make(body: str, kind: str = "", title: str = "Title", lead: str = "", **values: Any) -> str:

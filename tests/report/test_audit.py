@@ -322,11 +322,13 @@ def test_the_rule_for_gamma_is_summarised(page: Open) -> None:
     }
 
 
-def test_groups_are_labelled_by_what_differs(page: Open) -> None:
-    chart = page().first("#map").first("table")
-    names = [node.text for node in chart.first("thead").all("th")]
-    assert names == ["users, by age", "coats", "parkas", "jackets", "<b>"]
-    assert [row[0] for row in chart.rows()] == ["20", "30", "<40"]
+def test_pairs_of_groups_with_the_largest_gamma_come_first(page: Open) -> None:
+    table = page().first("#map").first("table")
+    assert table.heads() == ["Γ", "users", "items"]
+    rows = table.rows()
+    assert rows[0] == ["3.10", "gender=f, age=<40", "<b>"]
+    assert rows[-1] == ["–", "gender=f, age=<40", "jackets"]
+    assert [len(rows), rows[1][0]] == [12, "2.60"]
 
 
 def test_groups_are_named_by_column_and_segment(page: Open) -> None:

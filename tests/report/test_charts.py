@@ -3,7 +3,6 @@ that sum to 100 %."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -18,7 +17,6 @@ from matplotlib.text import Text
 
 from puidrec.report.charts import (
     factor_ticks,
-    heat_map,
     histogram,
     save_png,
     ticks,
@@ -81,45 +79,6 @@ def test_a_wide_range_is_logarithmic() -> None:
     assert scales == ["linear", "log"]
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 2), (9, 13), (32, 32)])
-def test_a_heat_map_shows_every_cell_and_label(shape: tuple[int, int]) -> None:
-    table = np.random.default_rng(0).uniform(1.0, 4.0, shape)
-    rows, columns = (
-        [f"users of group {k}" for k in range(shape[0])],
-        [f"items of kind {k}" for k in range(shape[1])],
-    )
-    figure = heat_map(table, rows, columns, **WORDS, unit="factor")
-    shown = [name for name, _ in texts(figure)]
-    assert {*rows, *columns, *WORDS.values()} <= set(shown)
-    image = figure.axes[0].images[0].get_array()
-    assert image is not None
-    np.testing.assert_array_equal(np.asarray(image), table)
-    written = [name for name in shown if name.count(".") == 1 and name.replace(".", "").isdigit()]
-    assert (len(written) >= table.size) == (table.size <= 512)
-    assert all(box.x0 >= -1 and box.y0 >= -1 for _, box in texts(figure))
-
-
-def test_row_labels_do_not_overlap() -> None:
-    rows, columns = (
-        [f"a rather long label number {k}" for k in range(32)],
-        [f"column {k}" for k in range(32)],
-    )
-    found = dict(
-        texts(heat_map(np.ones((32, 32)) + np.eye(32), rows, columns, **WORDS, unit="factor"))
-    )
-    boxes = [found[name] for name in rows]
-    assert not any(one.overlaps(other) for one, other in pairwise(boxes))
-
-
-def test_colours_keep_their_order_in_grey() -> None:
-    from matplotlib import colormaps
-
-    from puidrec.report.charts import COLOURS
-
-    red, green, blue, _ = colormaps[COLOURS](np.linspace(0, 1, 64)).T
-    assert (np.diff(0.299 * red + 0.587 * green + 0.114 * blue) > 0).all()
-
-
 def test_equal_figures_are_equal_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_png(histogram(np.arange(1.0, 9.0), **WORDS, start=1.0), tmp_path / name)
@@ -140,11 +99,6 @@ def test_a_drawing_is_text_of_equal_bytes() -> None:
     one, two = (to_svg(histogram(np.arange(1.0, 9.0), **WORDS, start=1.0)) for _ in range(2))
     assert one == two
     assert ET.fromstring(one).tag.endswith("svg")
-
-
-def test_figures_on_a_heat_map_are_light_on_dark_and_dark_on_light() -> None:
-    figure = heat_map(np.array([[1.0, 4.0]]), ["a"], ["b", "c"], **WORDS, unit="u")
-    assert [text.get_color() for text in figure.axes[0].texts] == ["white", "black"]
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(3, 9))

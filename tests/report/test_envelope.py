@@ -1,5 +1,4 @@
-"""The chart: sentences filled without searching in names; a drawing to scale; words of marks that
-never overlap."""
+"""The chart: a drawing to scale; words of marks that never overlap."""
 
 from __future__ import annotations
 
@@ -8,103 +7,38 @@ from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puidrec.report.envelope import (
-    CHARACTER,
-    HIGH,
-    LEFT,
-    LOW,
-    OUTER_HIGH,
-    OUTER_LOW,
-    RIGHT,
-    SIZES,
-    Band,
-    Mark,
-    Panel,
-    X,
-)
+from puidrec.report.audit import LEFT, RIGHT, WIDTH, Band, Mark, Panel
 
+CHARACTER = 10.0
+"""Generous width of a character on a phone, in units of the drawing."""
 GRID = [1.0, 2.0, 4.0, 8.0]
 Draw = Callable[..., ET.Element]
-MARKS = st.lists(st.tuples(st.floats(1, 8), st.integers(1, 60)), max_size=8)
-
-
-def panel(name: str = "A", **changes: Any) -> Panel:
-    band = Band("Sharp", [0.5, -0.25], [0.5, 1.0], ["ahead", "open"])
-    values: dict[str, Any] = {
-        "label": "gap",
-        "grid": [1.0, 2.0],
-        "y_label": "y",
-        "bands": [band],
-        "format": ".2f",
-        "sentences": {
-            "ahead": f"{name} is ahead by {LOW}",
-            "open": f"{X}: {LOW} to {HIGH}",
-        },
-    }
-    return Panel(**(values | changes))
-
-
-def said(chart: Panel, at: int) -> str:
-    return "".join(text for text, _ in chart.words(chart.bands[0], at))
-
-
-def test_the_sentence_belongs_to_the_point_of_the_grid() -> None:
-    assert [said(panel(), at) for at in (0, 1)] == ["A is ahead by 0.50", "2.00: −0.25 to 1.00"]
-
-
-def test_slots_are_never_looked_for_in_names(nasty: str) -> None:
-    nasty = nasty.replace("\0", "")  # the only character that sets off a slot
-    assert said(panel(nasty), 0) == f"{nasty} is ahead by 0.50"
-    assert said(panel("{x} {low}"), 0) == "{x} {low} is ahead by 0.50"
-
-
-def test_the_range_with_sampling_error_can_be_quoted_where_it_is_known() -> None:
-    band = Band(
-        "Sharp", [0.5, 0.5], [0.5, 1.0], ["s", "s"], outer_low=[0.1, 0.2], outer_high=[0.9, None]
-    )
-    chart = panel(bands=[band], sentences={"s": f"{OUTER_LOW} to {OUTER_HIGH}"})
-    assert [said(chart, at) for at in (0, 1)] == ["0.10 to 0.90", "0.20 to –"]
-    assert chart.data()["bands"][0]["outer_high"] == ["0.90", "–"]
-
-
-def test_what_is_not_known_is_said_with_a_dash() -> None:
-    band = Band("Sharp", [None, None], [1.0, 1.0], ["open", "open"])
-    assert said(panel(bands=[band]), 1) == "2.00: – to 1.00"
-
-
-def test_the_script_gets_the_same_words_as_the_server_writes() -> None:
-    chart = panel()
-    data = chart.data()
-    band = data["bands"][0]
-    for at in (0, 1):
-        values = {"x": data["x"][at], "low": band["low"][at], "high": band["high"][at]}
-        pieces = data["sentences"][band["says"][at]]
-        assert "".join(p if isinstance(p, str) else values[p["slot"]] for p in pieces) == said(
-            chart, at
-        )
+MARKS = st.lists(st.tuples(st.floats(1, 8), st.integers(1, 29)), max_size=8)
 
 
 def drawn(
     low: list[float | None], high: list[float | None], *, marks: tuple[Mark, ...] = ()
 ) -> Panel:
     tip = next((mark for mark in marks if mark.kind == "tipping"), None)
-    band = Band("Sharp", low, high, ["s"] * len(low), tip=tip)
+    ends = np.array([low, high], float)
+    ends[:, np.isnan(ends.sum(axis=0))] = np.nan
+    unknown = np.full(len(low), np.nan)
+    band = Band("Sharp", "", *ends, unknown, unknown, ["s"] * len(low), tip)
     rest = tuple(mark for mark in marks if mark is not tip)
-    return Panel("l", "y", GRID, [band], {"s": "words"}, marks=rest, point=0.0)
+    return Panel("l", "y", GRID, [band], marks=rest, point=0.0)
 
 
 @pytest.fixture(scope="module")
 def parsed(blocks_page: Any) -> Callable[..., ET.Element]:
     """Draws a panel."""
 
-    def make(chart: Panel, size: str = "wide") -> ET.Element:
-        text = blocks_page(
-            "{{ drawn.drawing(chart, chart.bands[0], size) }}", chart=chart, size=size
-        )
+    def make(chart: Panel) -> ET.Element:
+        text = blocks_page("{{ drawn.drawing(chart, chart.bands[0]) }}", chart=chart)
         return ET.fromstring(text[text.index("<svg") : text.rindex("</svg>") + 6])
 
     return make
@@ -117,7 +51,7 @@ def numbers(root: ET.Element, name: str) -> list[float]:
 def test_equal_ratios_are_equal_distances_on_a_logarithmic_axis(parsed: Draw) -> None:
     xs = numbers(parsed(drawn([0.0] * 4, [1.0] * 4)), "data-xs")
     assert xs[0] == LEFT
-    assert xs[-1] == SIZES["wide"].width - RIGHT
+    assert xs[-1] == WIDTH - RIGHT
     assert [b - a for a, b in pairwise(xs)] == pytest.approx([(xs[-1] - xs[0]) / 3] * 3, abs=0.11)
 
 
@@ -137,8 +71,8 @@ def test_what_is_unknown_has_no_pixel_and_breaks_nothing(parsed: Draw) -> None:
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
 def test_any_range_can_be_drawn(parsed: Draw, start: float, width: float) -> None:
-    root = parsed(drawn([start] * 4, [start + width] * 4), "narrow")
-    foot = float(root.attrib["viewBox"].split()[3]) - 26
+    root = parsed(drawn([start] * 4, [start + width] * 4))
+    foot = float(root.attrib["viewBox"].split()[3]) - 28
     assert all(0 <= y <= foot for name in ("data-lows", "data-highs") for y in numbers(root, name))
 
 
@@ -176,15 +110,15 @@ def test_words_of_marks_are_inside_and_each_in_a_lane_of_its_own(
     chart = drawn(
         [0.0] * 4, [1.0] * 4, marks=tuple(Mark(x, "x" * n, "benchmark") for x, n in marks)
     )
-    for size in SIZES:
-        root = parsed(chart, size)
-        words = [one for one in root.iter() if one.attrib.get("class") == "mark-words benchmark"]
-        assert len(words) == len(marks)
-        assert len({one.attrib["y"] for one in words}) == len(words)
-        for one in words:
-            start = float(one.attrib["x"])
-            assert start >= 2.0
-            assert start + CHARACTER * len(one.text or "") <= SIZES[size].width - 1.9
+    root = parsed(chart)
+    words = [one for one in root.iter() if one.attrib.get("class") == "mark-words benchmark"]
+    assert len(words) == len(marks)
+    assert len({one.attrib["y"] for one in words}) == len(words)
+    for one in words:
+        at, long = float(one.attrib["x"]), CHARACTER * len(one.text or "")
+        left = at - long if one.attrib.get("text-anchor") == "end" else at
+        assert left >= 0
+        assert left + long <= WIDTH
 
 
 def test_words_stand_right_of_their_line_and_at_the_edge_left_of_it(parsed: Draw) -> None:
@@ -193,11 +127,7 @@ def test_words_stand_right_of_their_line_and_at_the_edge_left_of_it(parsed: Draw
     lines = [
         float(one.attrib["x1"]) for one in nodes if one.attrib.get("class", "").startswith("mark ")
     ]
-    starts = [
-        float(one.attrib["x"])
-        for one in nodes
-        if one.attrib.get("class", "").startswith("mark-words")
-    ]
+    words = [one for one in nodes if one.attrib.get("class", "").startswith("mark-words")]
     assert lines == sorted(lines)
-    assert starts[0] == lines[0] + 4
-    assert starts[1] + CHARACTER * len("at the edge") == pytest.approx(lines[1] - 4, abs=0.1)
+    assert [float(one.attrib["x"]) for one in words] == [lines[0] + 4, lines[1] - 4]
+    assert [one.attrib.get("text-anchor") for one in words] == [None, "end"]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puidrec.features.bins import bin_side
-from puidrec.report.page import as_number, bin_values, clip_text, finite, short_labels, show
+from puidrec.report.page import as_number, clip_text, finite, show
 
 
 @pytest.mark.parametrize(
@@ -59,57 +58,8 @@ def test_infinity_sorts_but_cannot_be_drawn() -> None:
     assert finite(math.inf) is None
 
 
-WORD = st.text("ab=, ·", min_size=1, max_size=4)
-
-
 @given(st.text(max_size=60), st.integers(1, 40))
 def test_clipped_text_fits_and_starts_as_before(text: str, width: int) -> None:
     short = clip_text(text, width)
     assert len(short) <= width
     assert short == text or (short.endswith("…") and text.startswith(short[:-1]))
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["age", "a.b", "x="]), st.text("ab c", max_size=3)),
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_values_are_read_back(parts: list[tuple[str, str]]) -> None:
-    label = ", ".join(f"{name}={value}" for name, value in parts)
-    assert bin_values(label, [name for name, _ in parts]) == tuple(value for _, value in parts)
-
-
-def test_a_label_of_other_columns_stays_whole() -> None:
-    assert bin_values("all", ("age",)) == ("all",)
-
-
-def test_columns_in_which_all_agree_are_left_out() -> None:
-    labels = ["a=1, b=x, c=p", "a=1, b=y, c=p", "a=1, b=y, c=q"]
-    assert short_labels(labels, ("a", "b", "c")) == (["x · p", "y · p", "y · q"], ["b", "c"])
-    assert short_labels(["a=1, b=x"], ("a", "b")) == (["1"], ["a"])
-
-
-@given(st.lists(WORD, min_size=1, max_size=30, unique=True), st.integers(8, 20))
-def test_short_labels_are_distinct_and_fit(values: list[str], width: int) -> None:
-    long = [f"name={'prefix ' * 5}{value}" for value in values]
-    for columns in (("name",), ()):
-        short, _ = short_labels(long, columns, width)
-        assert len(set(short)) == len(values)
-        assert max(map(len, short)) <= width + 1
-
-
-def test_labels_of_real_bins() -> None:
-    import polars as pl
-
-    frame = pl.DataFrame(
-        {"user_id": range(80), "age": ["old", "young"] * 40, "sex": ["f"] * 40 + ["m"] * 40}
-    )
-    bins = bin_side(frame, id_column="user_id")
-    assert short_labels(bins.labels, bins.columns)[0] == [
-        "old · f",
-        "old · m",
-        "young · f",
-        "young · m",
-    ]

@@ -12,14 +12,15 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 from matplotlib.figure import Figure as Drawing
 
+from puidrec.report.audit import Band, Mark, Panel
 from puidrec.report.charts import to_svg
-from puidrec.report.envelope import HIGH, LOW, Band, Mark, Panel, X
 from puidrec.report.page import Cell, Column, Table, _environment, inline
 
 Make = Callable[..., str]
@@ -85,11 +86,11 @@ def everything(blocks_page: Make) -> Callable[[str], str]:
     drawing = Drawing(figsize=(1, 1))
 
     def make(name: str) -> str:
-        words = name.replace("\0", "")  # what sets off the slots of a sentence is in no name
-        band = Band(name, [0.1, -0.1], [0.2, 0.3], ["a", "b"], name, tip=Mark(1.6, name, "tipping"))
-        sentences = {"a": f"{words}{X}{words}", "b": f"{LOW}{words}{HIGH}"}
+        low, high = np.array([0.1, -0.1]), np.array([0.2, 0.3])
+        tip = Mark(1.6, name, "tipping")
+        band = Band(name, name, low, high, low, high, [name, name], tip)
         marks = [Mark(1.5, name, "benchmark")]
-        panel = Panel(name, name, [1.0, 2.0], [band], sentences, point=0.15, marks=marks)
+        panel = Panel(name, name, [1.0, 2.0], [band], point=0.15, marks=marks)
         heads = [name, Column(name, ".2f", name)]
         table = Table(heads, [[name, 1.0], [Cell(name, name, "bad"), None]], name)
         values = {"name": name, "table": table, "drawing": drawing, "panels": [panel]}

@@ -127,7 +127,7 @@ def test_files_of_one_and_of_several_tables(tmp_path: Path, results: Results) ->
     charts = write_report(tmp_path, Comparison(results, "mf", ("uauc", "ndcg@5"), tuple(rows)))
     assert [path.name for path in charts] == ["chart-uauc.png", "chart-ndcg-5.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in charts)
-    assert (tmp_path / "report.html").read_text().count('<figure class="block"') == 2
+    assert (tmp_path / "report.html").read_text().count('<figure class="block picture"') == 2
     several = [*ROWS, *(replace(r, preset="paper") for r in ROWS)]
     charts = write_report(tmp_path / "two", Comparison(results, "mf", ("uauc",), tuple(several)))
     assert [path.name for path in charts] == ["chart-1-uauc.png", "chart-2-uauc.png"]

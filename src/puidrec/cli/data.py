@@ -313,7 +313,6 @@ def _learned(run: Path, output: options.OutputOptions) -> None:
     with quick_imports():
         from puidrec.comparing.job import RunData
         from puidrec.report.gamma import (
-            LEARNED_FILES,
             check_target,
             learned_summary,
             learned_tables,
@@ -324,7 +323,7 @@ def _learned(run: Path, output: options.OutputOptions) -> None:
     model, _ = load_run(run)
     model.uncertainty()  # refused before any data are read
     if output.out is not None:
-        check_target(output.out, LEARNED_FILES)
+        check_target(output.out)
     with steps("reading") as step:
         own = RunData.of(run)
         tables: Sequence[Any] = ()

@@ -18,19 +18,13 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from puidrec.view import pictured
 
 DPI = 150
 BLUE, DARK, GREY, LIGHT = "#3a6ea5", "#222222", "#8a8a8a", "#dddddd"
-COLOURS = "cividis"
-"""Even in lightness, so that it reads the same in grey and to colour-blind eyes."""
-MAX_GROUPS = 32
-"""Rows and columns of a heat map that a person can still tell apart."""
 WIDE_RANGE = 8.0
 """Factors that differ by more than this are drawn on a logarithmic axis."""
 
@@ -69,41 +63,6 @@ def histogram(
     axes.set_ylabel(y)
     axes.grid(axis="y", color=LIGHT, linewidth=0.6)
     _draw_marks(axes, marks)
-    return figure
-
-
-def heat_map(
-    table: np.ndarray,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    *,
-    title: str,
-    caption: str,
-    x: str,
-    y: str,
-    unit: str,
-) -> Figure:
-    """A table of positive factors as colours on a logarithmic scale, with the figures in the cells
-    where they fit."""
-    height = 2.2 + 0.24 * len(rows) + 0.055 * max(map(len, columns))
-    width = 3.4 + 0.30 * len(columns) + 0.06 * max(map(len, rows))
-    width, height = max(width, 6.4), max(height, 3.6)
-    figure, axes = canvas(width, height, title, caption)
-    shown = np.isfinite(table)
-    low, high = float(table[shown].min()), float(table[shown].max())
-    varies = high > low * (1.0 + 1e-6)
-    norm = LogNorm(low, high) if varies else Normalize(low - 0.5, high + 0.5)
-    image = axes.imshow(np.ma.masked_invalid(table), aspect="auto", cmap=COLOURS, norm=norm)
-    axes.set_xticks(
-        range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor", fontsize=8
-    )
-    axes.set_yticks(range(len(rows)), rows, fontsize=8)
-    axes.set_xlabel(fill(x, int(width * 8)))
-    axes.set_ylabel(fill(y, int(height * 7)))
-    if varies:
-        bar = figure.colorbar(image, ax=axes, label=unit, fraction=0.05, pad=0.02)
-        _factor_ticks(bar.ax.yaxis, low, high)
-    _write_cells(axes, table, image)
     return figure
 
 
@@ -187,32 +146,6 @@ def _draw_marks(axes: Axes, marks: Sequence[tuple[float, str]]) -> None:
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
         )
     axes.set_ylim(0.0, top * (1.02 + 0.09 * len(marks)))
-
-
-def _write_cells(axes: Axes, table: np.ndarray, image: AxesImage) -> None:
-    """Figures in the cells, dark on light and light on dark, unless there are too many to read."""
-    if table.size > MAX_GROUPS * 16:
-        return
-    small = table.shape[1] > 16
-    for row, column in zip(*np.nonzero(np.isfinite(table)), strict=True):
-        value = float(table[row, column])
-        light = float(np.asarray(image.norm(np.asarray(value)), dtype=np.float64)) > 0.55
-        text = (
-            f"{value:.2f}"
-            if value < 9.995 and not small
-            else f"{value:.1f}"
-            if value < 9.95
-            else f"{value:.0f}"
-        )
-        axes.text(
-            column,
-            row,
-            text,
-            ha="center",
-            va="center",
-            fontsize=6.5,
-            color="black" if light else "white",
-        )
 
 
 def _factor_ticks(axis: Axis, low: float, high: float) -> None:

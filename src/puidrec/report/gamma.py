@@ -16,7 +16,6 @@ from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.entropy import Gains
 from puidrec.exposure.tilt import DISLIKED, LIKED, OPEN
-from puidrec.features.bins import SideBins
 from puidrec.gamma_study import GammaStudy
 from puidrec.model import Recommender
 from puidrec.report.charts import (
@@ -24,49 +23,46 @@ from puidrec.report.charts import (
     DARK,
     GREY,
     LIGHT,
-    MAX_GROUPS,
-    heat_map,
     histogram,
     panels_of,
     save_png,
 )
-from puidrec.report.page import clip_text, fragment, render, sentence_of, short_labels, write_page
+from puidrec.report.page import Column, Table, clip_text, fragment, render, sentence_of, write_page
 
 SHORT = {LIKED: "liked", DISLIKED: "disliked", OPEN: "open"}
 """What people pick, in a word."""
 QUANTILES = {"q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
-FILES = ("gamma.parquet", "summary.json", "gamma_histogram.png", "gamma_heatmap.png", "report.html")
-LEARNED_FILES = tuple(name for name in FILES if "heatmap" not in name)
+FILES = ("gamma.parquet", "summary.json", "gamma_histogram.png", "report.html")
+SHOWN_GROUPS = 16
 SHOWN = 10
 """Users and items, and segments of each side, that are listed."""
 LEVEL = 0.9
 SIDES: tuple[Literal["user", "item"], ...] = ("user", "item")
 
 
-def check_target(folder: Path, files: Sequence[str] = FILES) -> None:
+def check_target(folder: Path) -> None:
     """Refuse a folder that holds anything that a study did not write: it would be lost."""
-    refuse_other_files(folder, files, "an earlier study of Γ", always=files[:-1])
+    known = (*FILES, "gamma_heatmap.png")  # of an earlier version
+    refuse_other_files(folder, known, "an earlier study of Γ", always=FILES[:-1])
 
 
 def _write(
     folder: Path,
     table: pl.DataFrame,
     summary: Mapping[str, Any],
-    charts: Mapping[str, Figure],
+    chart: Figure,
     page: str,
     values: Mapping[str, Any],
 ) -> None:
     """Write all files; the folder appears whole or not at all, and replaces nothing but an earlier
     study."""
-    files = (*FILES[:2], *(f"gamma_{name}.png" for name in charts), FILES[-1])
     with locked(folder):
-        check_target(folder, files)
+        check_target(folder)
         with atomic_folder(folder) as temporary:
             table.write_parquet(temporary / FILES[0])
             write_json(temporary / FILES[1], summary)
-            for name, chart in charts.items():
-                save_png(chart, temporary / f"gamma_{name}.png")
-            write_page(temporary / FILES[-1], page, **values)
+            save_png(chart, temporary / FILES[2])
+            write_page(temporary / FILES[3], page, **values)
 
 
 # The Γ of a rule
@@ -75,8 +71,7 @@ def _write(
 def write_gamma_study(study: GammaStudy, folder: Path) -> None:
     """Write all files of a study."""
     values = _page(study)
-    charts = {"histogram": values["histogram"], "heatmap": values["heat_map"]}
-    _write(folder, study.table(), gamma_summary(study), charts, "gamma", values)
+    _write(folder, study.table(), gamma_summary(study), values["histogram"], "gamma", values)
 
 
 def gamma_html(study: GammaStudy) -> str:
@@ -94,7 +89,7 @@ def _page(study: GammaStudy) -> dict[str, Any]:
         "basis": _basis(study),
         "middle": float(np.median(study.pairs)),
         "histogram": histogram_of(study),
-        "heat_map": heat_map_of(study),
+        "groups": _groups(study),
     }
 
 
@@ -191,51 +186,15 @@ def histogram_of(study: GammaStudy) -> Figure:
     )
 
 
-def heat_map_of(study: GammaStudy) -> Figure:
-    """Γ by group of users and group of items, strongest first; only the largest groups where there
-    are many."""
-    logs, sides = study.gamma.cell_mean_log(), study.sides
-    kept = [_largest(side, n) for side, n in zip(sides, logs.shape, strict=True)]
-    shown = logs[np.ix_(*kept)]
-    order = [np.argsort(-shown.mean(axis=axis), kind="stable") for axis in (1, 0)]
-    labels = [
-        short_labels([side.labels[k] for k in index[rank]], side.columns, width=34)
-        for side, index, rank in zip(sides, kept, order, strict=True)
-    ]
-    titles = [
-        _axis_title(name, columns, len(index), side.n_bins)
-        for name, (_, columns), index, side in zip(
-            ("users", "items"), labels, kept, sides, strict=True
-        )
-    ]
-    varies = np.ptp(np.exp(shown)) > 1e-6
-    words = "Groups with the largest Γ come first." if varies else "All groups have the same Γ."
-    return heat_map(
-        np.exp(shown[np.ix_(*order)]),
-        labels[0][0],
-        labels[1][0],
-        title=f"Where hidden confounding may be strong: Γ by group ({study.data.name})",
-        caption=f"{_basis(study)}. {words}",
-        x=titles[1],
-        y=titles[0],
-        unit="Γ (geometric mean over pairs)",
+def _groups(study: GammaStudy) -> Table:
+    """Pairs of groups with the largest Γ."""
+    cells = study.table().filter(kind="cell").sort("gamma", descending=True, maintain_order=True)
+    rows = cells.select("gamma", "user_group", "item_group").head(SHOWN_GROUPS).rows()
+    words = (
+        f"the largest {SHOWN_GROUPS} of {cells.height}" if cells.height > SHOWN_GROUPS else "all"
     )
-
-
-def _largest(side: SideBins, n: int) -> np.ndarray:
-    """The largest groups, in their order."""
-    size = np.bincount(side.codes, minlength=n)
-    found = np.argsort(-size, kind="stable")[: min(MAX_GROUPS, int((size > 0).sum()))]
-    return np.sort(found)
-
-
-def _axis_title(side: str, columns: Sequence[str], shown: int, total: int) -> str:
-    what = (
-        f"groups of {side}"
-        if shown == total
-        else f"the {shown} largest of {total} groups of {side}"
-    )
-    return f"{what}, by {clip_text(', '.join(columns), 160)}" if columns else what
+    caption = f"Γ by group of users and group of items (geometric mean over pairs), {words}."
+    return Table([Column("Γ", ".2f"), "users", "items"], rows, caption)
 
 
 def _basis(study: GammaStudy) -> str:
@@ -304,12 +263,7 @@ def _side(model: Recommender, table: pl.DataFrame, side: Literal["user", "item"]
 def write_learned(table: pl.DataFrame, summary: Mapping[str, Any], name: str, folder: Path) -> None:
     """Write all files of a learned Γ."""
     values = _learned_page(table, summary, name)
-    _write(folder, table, summary, {"histogram": values["charts"]["user"]}, "learned_gamma", values)
-
-
-def learned_html(table: pl.DataFrame, summary: Mapping[str, Any], name: str) -> str:
-    """The learned Γ as one self-contained page."""
-    return render("learned_gamma", **_learned_page(table, summary, name))
+    _write(folder, table, summary, values["charts"]["user"], "learned_gamma", values)
 
 
 def _learned_page(table: pl.DataFrame, summary: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -68,28 +68,20 @@ function envelope(root) {
     const band = panel.bands.findIndex((one) => one.label === picked("band"));
     return [panels.indexOf(panel), Math.max(band, 0)];
   };
-  const say = (panel, band, at) => {
-    says.replaceChildren(...panel.sentences[band.says[at]].map((piece) => {
-      if (typeof piece === "string") return document.createTextNode(piece);
-      const bold = document.createElement("b");
-      bold.textContent = (piece.slot === "x" ? panel.x : band[piece.slot])[at];
-      return bold;
-    }));
-  };
-  const move = (drawing, at) => all("svg.chart", drawing).forEach((svg) => {
+  const move = (drawing, at) => {
+    const svg = drawing.querySelector("svg.chart");
     const [x, low, high] = ["xs", "lows", "highs"].map((name) => svg.dataset[name].split(",")[at]);
     all(".cursor line", svg).forEach((line) => { line.setAttribute("x1", x); line.setAttribute("x2", x); });
     const dots = all(".cursor circle", svg);
     dots.forEach((dot) => dot.setAttribute("cx", x));
-    const known = low !== "" && high !== "";
-    all(".cursor-range, .cursor-dot", svg).forEach((part) => part.toggleAttribute("display", false));
-    if (!known) { all(".cursor-range, .cursor-dot", svg).forEach((part) => part.setAttribute("display", "none")); return; }
+    all(".cursor-range, .cursor-dot", svg).forEach((part) => part.setAttribute("display", low === "" ? "none" : "inline"));
+    if (low === "") return;
     dots[0].setAttribute("cy", low);
     dots[1].setAttribute("cy", high);
     const range = svg.querySelector(".cursor-range");
     range.setAttribute("y1", low);
     range.setAttribute("y2", high);
-  });
+  };
   let shown = -1;
   const update = () => {
     const [p, b] = find();
@@ -104,7 +96,7 @@ function envelope(root) {
     const at = Number(slider.value);
     all(".drawing", root).forEach((one) => { one.hidden = one.dataset.panel !== String(p) || one.dataset.band !== String(b); });
     move(root.querySelector(`.drawing[data-panel="${p}"][data-band="${b}"]`), at);
-    say(panel, panel.bands[b], at);
+    says.textContent = panel.bands[b].says[at];
     root.querySelector(".slider .at").textContent = panel.x[at];
     slider.setAttribute("aria-valuetext", `Γ = ${panel.x[at]}`);
   };
