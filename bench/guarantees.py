@@ -32,7 +32,7 @@ from puidrec.exposure.certify import all_labelled, placebo_certificate
 from puidrec.exposure.estimate import estimate_exposure
 from puidrec.exposure.tilt import DISLIKED, LIKED, OPEN, MeanGap, sign_by_means
 from puidrec.gamma_study import study_gamma
-from puidrec.report.reproduce import table
+from puidrec.report.study import table
 from worlds import Truth, make_world
 
 HIDDEN = ("entity", "pair", "trait-genre", "reversed", "mixed-sign")

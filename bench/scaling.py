@@ -15,7 +15,7 @@ from typing import Any
 
 from pages import Ask, version
 from puidrec.atomic import write_json
-from puidrec.report.reproduce import table
+from puidrec.report.study import table
 
 PAGE_METHODS = {"scaling": ("dr",)}
 HERE = Path(__file__).parent

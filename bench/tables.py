@@ -16,7 +16,7 @@ from puidrec.comparing.job import Job, Result, ResultFolder
 from puidrec.comparing.run import claim, run_jobs, run_one
 from puidrec.data.split import Split
 from puidrec.evaluation import evaluate_scores
-from puidrec.report.reproduce import ALS, field_text, paper_text
+from puidrec.report.study import ALS, field_text, paper_text
 from puidrec.reproduce.grids import FIELD_METHODS, PAPER_METHODS
 from puidrec.reproduce.run import (
     ReproductionPlan,

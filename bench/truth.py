@@ -22,7 +22,7 @@ from parts import run_parts, summed_costs
 from puidrec.data.synthetic import WORLDS, simulate
 from puidrec.demo import FEATURES_ONLY, with_true_propensity
 from puidrec.model import Recommender
-from puidrec.report.reproduce import table
+from puidrec.report.study import table
 from worlds import TASTE, make_world
 
 SIZE: dict[str, Any] = {"n_users": 400, "n_items": 300, "density": 0.08, "n_uniform": 11_000}

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 import puidrec as pr
-from puidrec.comparing.foreign import ELSEWHERE, is_refitted
+from puidrec.comparing.comparison import ELSEWHERE, is_refitted
 from puidrec.comparing.run import Results
 from puidrec.data.synthetic import simulate
 from puidrec.report.study import study_html

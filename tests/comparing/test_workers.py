@@ -111,13 +111,13 @@ def test_a_package_that_is_not_there_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_engine_none_trains_nothing_and_takes_what_is_finished(tmp_path: Path) -> None:
-    first, second = (Job(SMALL, "item-rate", seed) for seed in (0, 1))
+def test_what_is_not_finished_in_time_is_left_for_another_time(tmp_path: Path) -> None:
+    first, second, third = (Job(SMALL, "item-rate", seed) for seed in (0, 1, 2))
     run_jobs([first], tmp_path, engine="inline")
-    results = run_jobs([first, second], tmp_path, engine="none")
-    assert [result.job for result in results] == [first]
+    results = run_jobs([first, second, third], tmp_path, engine="inline", minutes=0.0)
+    assert [result.job for result in results] == [first, second]
     assert [(failure.job, failure.error) for failure in results.failures] == [
-        (second, "not run yet")
+        (third, "not run yet")
     ]
 
 

@@ -220,7 +220,7 @@ def test_numbers_are_rounded_and_nothing_else() -> None:
 
 
 def test_the_paper_page_follows_from_the_figures(run: tuple[Path, dict[str, Any]]) -> None:
-    from puidrec.report.reproduce import claims, field_text, paper_text
+    from puidrec.report.study import claims, field_text, paper_text
 
     summary = run[1]
     text = paper_text(summary, "Made by nobody.")
@@ -243,7 +243,7 @@ def test_the_paper_page_follows_from_the_figures(run: tuple[Path, dict[str, Any]
 
 
 def test_a_page_says_what_is_missing(run: tuple[Path, dict[str, Any]]) -> None:
-    from puidrec.report.reproduce import paper_text
+    from puidrec.report.study import paper_text
 
     text = paper_text({**run[1], "unfinished": 7, "failed": ["mf on coat: it diverged"]}, "x")
     assert "7 fits" in text
@@ -251,7 +251,7 @@ def test_a_page_says_what_is_missing(run: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_marks_and_printed_figures_of_a_table() -> None:
-    from puidrec.report.reproduce import field_findings, rq1_table
+    from puidrec.report.study import field_findings, rq1_table
 
     rows = table_rows("rq1", made_results())
     lines = rq1_table(rows, "coat", "uauc").splitlines()

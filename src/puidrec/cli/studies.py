@@ -293,7 +293,7 @@ def reproduce(
     after an interruption. `field` compares the methods of other papers instead, under the same
     protocols, and writes field.md.
     """
-    from puidrec.report.reproduce import claims, field_findings, write_reproduction
+    from puidrec.report.study import claims, field_findings, write_reproduction
     from puidrec.reproduce.run import plan_reproduction
     from puidrec.reproduce.run import reproduce as run
 

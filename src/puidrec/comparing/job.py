@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optuna.trial import Trial as OptunaTrial
 
     # not at run time: it needs SciPy's optimisers, and `puid train` does not
-    from puidrec.comparing.foreign import Foreign
+    from puidrec.comparing.comparison import Foreign
 
 RESULTS_VERSION = 3
 """Raised when the same job would give other figures than before: old results are not taken."""

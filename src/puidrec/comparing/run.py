@@ -8,6 +8,7 @@ on where it was interrupted; another command in the same folder has other jobs.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 import threading
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from pickle import PicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import joblib
 import torch
@@ -27,7 +28,6 @@ from joblib.parallel import get_active_backend
 from threadpoolctl import threadpool_limits
 
 from puidrec.atomic import locked, refuse_overwriting, write_json
-from puidrec.comparing.foreign import Foreign
 from puidrec.comparing.job import Job, Result, ResultFolder, best, trials
 from puidrec.data.dataset import Dataset
 from puidrec.data.split import Split
@@ -36,9 +36,13 @@ from puidrec.model import Recommender
 from puidrec.run_folder import measure
 from puidrec.world import require_device
 
+if TYPE_CHECKING:
+    from puidrec.comparing.comparison import Foreign
+
 MAX_MESSAGE = 300
 DIED = "its process died; out of memory? Try fewer workers"
-ENGINES = ("local", "inline", "none", "ray", "dask")
+ENGINES = ("local", "inline", "ray", "dask")
+NOT_RUN = "not run yet"
 Data = Mapping[str, Dataset]
 """Data sets in memory, by the identity of their `DataSpec`; all others are loaded where a job runs.
 """
@@ -90,13 +94,16 @@ def run_jobs(
     engine: str | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    minutes: float = math.inf,
 ) -> Results:
     """Run every job that is not finished in `out`, and return all results in the order of the jobs.
 
     A job that fails does not end the others: see `failures` of what is returned. Without `out`
     nothing is kept. data: what all jobs are about, where it is in memory. engine: a name of
     `ENGINES`; None: as `joblib.parallel_config` says, else in this process. workers: processes.
+    minutes: what is not finished by then is left for another time.
     """
+    end = time.monotonic() + 60.0 * minutes
     wanted = [job.check() for job in jobs]
     require_engine(engine)
     if workers is not None and workers < 1 and workers != -1:
@@ -129,6 +136,10 @@ def run_jobs(
                     files.save(job, text)
                 message = error or "the data changed while it ran"
                 note(job, Failure(job, message) if result is None else result, resumed=False)
+                if time.monotonic() > end:
+                    break
+    for key, job in distinct.items():
+        outcomes.setdefault(key, Failure(job, NOT_RUN))
     done = [(job, outcomes[job.key]) for job in wanted]
     return Results(
         [replace(outcome, job=job) for job, outcome in done if isinstance(outcome, Result)],
@@ -164,9 +175,6 @@ def finished(
     jobs: Sequence[Job], data: Data, engine: str | None = None, workers: int | None = None
 ) -> Generator[Ended, None, None]:
     """Jobs as they end, in any order; closing it stops all work."""
-    if engine == "none":
-        yield from ((job, "not run yet", "") for job in jobs)
-        return
     if engine not in ("ray", "dask"):  # machines of a cluster have devices of their own
         for name in sorted({job.resolved.device for job in jobs}):
             require_device(name)
@@ -191,7 +199,10 @@ def finished(
             innocent = [job for key, job in left.items() if key not in suspects]
             yield from finished(innocent, data, engine, workers)
             for key in suspects:
-                yield _alone(left[key], data)
+                if len(jobs) == 1:
+                    yield left[key], DIED, ""
+                else:
+                    yield from finished([left[key]], data, "local", 2)
 
 
 @contextlib.contextmanager
@@ -245,16 +256,6 @@ def _in_pool(jobs: Sequence[Job], data: Data, begun: list[Job]) -> Generator[End
     step = 2 * max(1, backend.effective_n_jobs(workers))  # Ray gives lists: some jobs at a time
     for start in range(0, len(jobs), step):
         yield from joblib.Parallel(batch_size=1)(calls(jobs[start : start + step]))
-
-
-def _alone(job: Job, data: Data) -> Ended:
-    """A job in a process of its own."""
-    try:
-        call = joblib.delayed(run_one)(job, data.get(job.data.identity), os.getpid())
-        (ended,) = joblib.Parallel(n_jobs=2, backend="loky")([call])
-    except BrokenProcessPool:
-        return job, DIED, ""
-    return ended
 
 
 # One job

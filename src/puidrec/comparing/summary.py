@@ -14,7 +14,7 @@ from puidrec.comparing.job import Result
 from puidrec.data.tables import overlap_words
 from puidrec.errors import InputError
 from puidrec.evaluation.metrics import higher_is_better
-from puidrec.evaluation.significance import Comparison, PerUser, Resample, Verdict, compare_all
+from puidrec.evaluation.significance import Comparison, PerUser, Verdict, compare_all
 
 T = TypeVar("T")
 LEVEL = 0.95
@@ -85,11 +85,6 @@ def summarise(
     results: Sequence[Result],
     reference: str,
     metrics: Sequence[str],
-    *,
-    level: float = LEVEL,
-    replicates: int = 2_000,
-    resample: Resample = "hierarchical",
-    rng: int = 0,
 ) -> list[SummaryRow]:
     """One row per (data, preset, protocol), label and metric, the best label by the first metric on
     top.
@@ -101,11 +96,10 @@ def summarise(
         block: list[SummaryRow] = []
         for metric in metrics:
             better = higher_is_better(metric)
-            draw = {"level": level, "replicates": replicates, "resample": resample, "rng": rng}
-            intervals = _intervals(group, metric, {**draw, "resample": "users"})
-            compared = _compared(group, reference, metric, {**draw, "higher_is_better": better})
+            intervals = _intervals(group, metric)
+            compared = _compared(group, reference, metric, better)
             for label, seeds in group.items():
-                row = _row(label, seeds, metric, better, level, intervals.get(label))
+                row = _row(label, seeds, metric, better, intervals.get(label))
                 if row is not None:
                     block.append(
                         _with_comparison(
@@ -138,29 +132,27 @@ def by_table(results: Sequence[Result]) -> dict[tuple[str, str, str], dict[str, 
     }
 
 
-def t_interval(
-    values: Sequence[float], level: float = LEVEL
-) -> tuple[float, float | None, float | None]:
+def t_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
     """Mean and t-interval; a single value has no interval."""
     x = np.asarray(values, np.float64)
     mean = float(x.mean())
     if x.size < 2:
         return mean, None, None
     half = (
-        float(stdtrit(x.size - 1, 0.5 + level / 2)) * float(x.std(ddof=1)) / float(np.sqrt(x.size))
+        float(stdtrit(x.size - 1, 0.5 + LEVEL / 2)) * float(x.std(ddof=1)) / float(np.sqrt(x.size))
     )
     return mean, mean - half, mean + half
 
 
 def _row(
-    label: str, seeds: Seeds, metric: str, better: bool, level: float, users: Comparison | None
+    label: str, seeds: Seeds, metric: str, better: bool, users: Comparison | None
 ) -> SummaryRow | None:
     """The figures of a label by itself; None where no seed has the metric."""
     values = [r.metrics[metric] for r in seeds.values() if metric in r.metrics]
     if not values:
         return None
     job = next(iter(seeds.values())).job
-    mean, low, high = t_interval(values, level)
+    mean, low, high = t_interval(values)
     contexts = [result.context for result in seeds.values()]
     new_users = [c["new_users"] for c in contexts if c.get("new_users") is not None]
     uniform_rows = [c.get("uniform_rows_given", 0) for c in contexts]
@@ -213,9 +205,7 @@ def _values(seeds: Seeds, metric: str) -> list[PerUser] | None:
     return found if len(found) == len(seeds) else None
 
 
-def _intervals(
-    group: Mapping[str, Seeds], metric: str, draw: Mapping[str, Any]
-) -> dict[str, Comparison]:
+def _intervals(group: Mapping[str, Seeds], metric: str) -> dict[str, Comparison]:
     """Bootstrap intervals of the means: the difference to a method that always gets 0."""
     by_seeds: dict[tuple[int, ...], dict[str, list[PerUser]]] = {}
     for label, seeds in group.items():
@@ -225,12 +215,12 @@ def _intervals(
     found: dict[str, Comparison] = {}
     for methods in by_seeds.values():
         zero = [replace(v, values=np.zeros_like(v.values)) for v in next(iter(methods.values()))]
-        found |= compare_all({**methods, _ZERO: zero}, _ZERO, **draw)
+        found |= compare_all({**methods, _ZERO: zero}, _ZERO, resample="users")
     return found
 
 
 def _compared(
-    group: Mapping[str, Seeds], reference: str, metric: str, draw: Mapping[str, Any]
+    group: Mapping[str, Seeds], reference: str, metric: str, better: bool
 ) -> dict[str, Comparison]:
     """Every label that has the reference's seeds against the reference, on these seeds."""
     base = group.get(reference, {})
@@ -240,7 +230,9 @@ def _compared(
             values = _values({seed: seeds[seed] for seed in base}, metric)
             if values is not None:
                 paired[label] = values
-    return compare_all(paired, reference, **draw) if reference in paired and len(paired) > 1 else {}
+    if reference not in paired or len(paired) < 2:
+        return {}
+    return compare_all(paired, reference, higher_is_better=better)
 
 
 def _with_comparison(

@@ -3,7 +3,7 @@ until the time is up, and sum all results up in one small file, which the pages 
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +13,14 @@ import joblib
 import numpy as np
 
 from puidrec.comparing.job import Job, Result
-from puidrec.comparing.run import Event, Results, claim, require_engine, run_jobs, write_results
+from puidrec.comparing.run import (
+    NOT_RUN,
+    Results,
+    claim,
+    require_engine,
+    run_jobs,
+    write_results,
+)
 from puidrec.comparing.summary import by_table, summarise
 from puidrec.data.sources import load_dataset
 from puidrec.data.sources.kuairec import SMALL, SMALL_COMPACT
@@ -160,10 +167,6 @@ def plan_reproduction(
     return ReproductionPlan(chosen, found, seeds, quick, jobs, workers or joblib.cpu_count())
 
 
-class OutOfTime(Exception):  # noqa: N818 - no error: what is finished is summed up
-    """The time that was given is used up."""
-
-
 Tell = Callable[[str, int, int], None]
 """Called with what is under way, and how many steps of how many are done."""
 
@@ -179,7 +182,6 @@ def reproduce(
     """Run what is not finished, and write results.json, summary.json and timings.json; returns the
     summary. With `minutes` given, what is not finished by then is left for another time."""
     say = tell or (lambda *_: None)
-    end = time.monotonic() + 60 * minutes if minutes is not None else np.inf
     require_engine(engine)
     claim(out)
     entropies: list[Table] = []
@@ -191,15 +193,14 @@ def reproduce(
     jobs = [job for part in plan.jobs.values() for job in part]
     jobs.sort(key=lambda job: (job.seed, job.data.name in LARGE))
 
-    def watch(event: Event) -> None:
-        say("training", event.done, event.total)
-        if time.monotonic() > end and not event.resumed:
-            raise OutOfTime
-
-    try:
-        results = run_jobs(jobs, out, engine=engine, workers=plan.workers, progress=watch)
-    except OutOfTime:
-        results = run_jobs(jobs, out, engine="none")
+    results = run_jobs(
+        jobs,
+        out,
+        engine=engine,
+        workers=plan.workers,
+        progress=lambda event: say("training", event.done, event.total),
+        minutes=math.inf if minutes is None else minutes,
+    )
     say("summing up", len(jobs), len(jobs))
     made = _summary(plan, results, entropies)
     write_results(out, [r.row() for r in results] + entropies, made, results)
@@ -213,7 +214,7 @@ def _summary(plan: ReproductionPlan, results: Results, entropies: list[Table]) -
         question: [done[key] for job in jobs if (key := (job.key, job.name, job.preset)) in done]
         for question, jobs in plan.jobs.items()
     }
-    waiting = [row for row in results.failures if row.error == "not run yet"]
+    waiting = [row for row in results.failures if row.error == NOT_RUN]
     summary = {
         "questions": list(plan.questions),
         "seeds": plan.seeds,
