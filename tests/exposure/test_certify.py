@@ -56,9 +56,10 @@ def test_it_shows_itself_as_a_frame_a_table_and_a_figure(found) -> None:
     html = found._repr_html_()
     assert f"Γ ≥ {found.lower:.2f}" in html
     assert "biased upward" in html
-    shares, limits = found.plot().axes
-    assert shares.get_xlabel() == "share of pairs (%)"
-    assert len(limits.collections) == 3  # what is proved as a bar and its end, and the estimates
+    (axes,) = found.plot().axes
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names == [row.name for row in found.levels]
+    assert len(axes.collections) == 2  # what is proved as a bar, and the estimates
 
 
 def test_a_protocol_that_drops_ratings_drops_none_here(confounded) -> None:

@@ -124,7 +124,7 @@ def scores_apart() -> float:
     server."""
     from puidrec.data.synthetic import simulate
     from puidrec.model import Recommender
-    from puidrec.serve.engine import Engine, Query
+    from puidrec.serve.answers import Engine, Query
 
     data = simulate("mixed", 40, 25, density=0.2, rng=0).data
     model = Recommender("mf", dim=3, l2=0.1, epochs=2).fit(data)

@@ -15,8 +15,8 @@ import torch
 
 from puidrec.data.dataset import Dataset
 from puidrec.model import Recommender
-from puidrec.serve import engine as module
-from puidrec.serve.engine import Engine, Query, Ranking, ranked
+from puidrec.serve import answers as module
+from puidrec.serve.answers import Engine, Query, Ranking, ranked
 
 NOTHING = np.zeros((0, 6), np.float32)
 

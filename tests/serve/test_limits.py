@@ -42,7 +42,9 @@ def ask(
 
     headers = [(b"content-length", declared)] if declared is not None else []
     asyncio.run(
-        Guard(app, POLICY)({"type": "http", "headers": headers, "state": {}}, receive, send)
+        Guard(app, POLICY)(
+            {"type": "http", "path": "/score", "headers": headers, "state": {}}, receive, send
+        )
     )
     if not sent:
         return None, passed, None
@@ -95,7 +97,9 @@ def test_a_server_that_stops_is_not_held_up() -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(
             asyncio.wait_for(
-                Guard(app, POLICY)({"type": "http", "headers": [], "state": {}}, receive, print),
+                Guard(app, POLICY)(
+                    {"type": "http", "path": "/score", "headers": [], "state": {}}, receive, print
+                ),
                 0.3,
             )
         )
@@ -111,7 +115,7 @@ def test_a_failure_is_not_swallowed() -> None:
     async def once() -> None:
         given = iter([receive()])
         await Guard(app, POLICY)(
-            {"type": "http", "headers": [], "state": {}},
+            {"type": "http", "path": "/score", "headers": [], "state": {}},
             lambda: next(given, None) or asyncio.Event().wait(),
             print,
         )

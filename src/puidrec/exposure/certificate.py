@@ -167,7 +167,7 @@ class Certificate:
         return pl.DataFrame(rows, schema=columns)
 
     def plot(self) -> Figure:
-        """Seen and unseen shares with the limit of each level, as a Matplotlib figure."""
+        """The limit of Γ that each event proves, and its estimate, as a Matplotlib figure."""
         from puidrec.report.gamma import certificate_figure
 
         return certificate_figure(self)

@@ -62,7 +62,10 @@ def histogram(
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(axis="y", color=LIGHT, linewidth=0.6)
-    _draw_marks(axes, marks)
+    for (position, words), style in zip(marks, ("-", "--"), strict=False):
+        axes.axvline(position, color=DARK, linewidth=1.1, linestyle=style, label=words)
+    if marks:
+        axes.legend(frameon=False, fontsize=9)
     return figure
 
 
@@ -82,8 +85,14 @@ def save_png(figure: Figure, path: Path) -> None:
 
 def canvas(width: float, height: float, title: str, caption: str) -> tuple[Figure, Axes]:
     """A figure with a bold title and a caption in a smaller type, both wrapped to its width."""
-    figure, (axes,) = _figure(width, height, title, 1, share_y=False)
+    figure = pictured(Figure(figsize=(width, height), layout="constrained"))
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    words, style = fill(title, int(width * 10)), {"fontsize": 12, "fontweight": "bold"}
+    figure.suptitle(words, x=0.01, ha="left", color=DARK, **style)
     axes.set_title(fill(caption, int(width * 13)), loc="left", fontsize=9, color=DARK)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
@@ -95,57 +104,6 @@ def canvas_of_rows(names: Sequence[str], title: str, caption: str, x: str) -> tu
     axes.set_xlabel(x)
     axes.grid(axis="x", color=LIGHT, linewidth=0.6)
     return figure, axes
-
-
-def panels_of(
-    n: int, height: float, title: str, caption: str, *, share_y: bool = False, width: float = 10.5
-) -> tuple[Figure, list[Axes]]:
-    """Panels side by side under one bold title, with a caption below."""
-    figure, panels = _figure(width, height, title, n, share_y)
-    figure.supxlabel(fill(caption, int(width * 13)), x=0.01, ha="left", fontsize=9, color=DARK)
-    return figure, panels
-
-
-def _figure(
-    width: float, height: float, title: str, n: int, share_y: bool
-) -> tuple[Figure, list[Axes]]:
-    figure = pictured(Figure(figsize=(width, height), layout="constrained"))
-    FigureCanvasAgg(figure)
-    panels: list[Axes] = figure.subplots(1, n, sharey=share_y, squeeze=False)[0].tolist()
-    figure.suptitle(
-        fill(title, int(width * 10)), x=0.01, ha="left", fontsize=12, fontweight="bold", color=DARK
-    )
-    for axes in panels:
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, panels
-
-
-def _draw_marks(axes: Axes, marks: Sequence[tuple[float, str]]) -> None:
-    """Lines with their words above the bars: leftmost highest, each line ending at its words, so
-    that none cross."""
-    left, right = axes.get_xlim()
-    scale = np.log if axes.get_xscale() == "log" else np.asarray
-    top = axes.get_ylim()[1]
-    axes.set_yticks([tick for tick in axes.get_yticks() if tick <= top])
-    for level, (position, words) in enumerate(sorted(marks, reverse=True)):
-        height = top * (1.05 + 0.09 * level)
-        axes.vlines(
-            position, 0.0, height, color=DARK, linewidth=1.1, linestyle=("-", "--", ":")[level % 3]
-        )
-        at_right = (scale(position) - scale(left)) > 0.6 * (scale(right) - scale(left))
-        axes.annotate(
-            words,
-            (position, height),
-            xytext=(-4 if at_right else 4, 0),
-            textcoords="offset points",
-            ha="right" if at_right else "left",
-            va="center",
-            fontsize=9,
-            color=DARK,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
-        )
-    axes.set_ylim(0.0, top * (1.02 + 0.09 * len(marks)))
 
 
 def _factor_ticks(axis: Axis, low: float, high: float) -> None:

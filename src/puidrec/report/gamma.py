@@ -22,9 +22,8 @@ from puidrec.report.charts import (
     BLUE,
     DARK,
     GREY,
-    LIGHT,
+    canvas_of_rows,
     histogram,
-    panels_of,
     save_png,
 )
 from puidrec.report.page import Column, Table, clip_text, fragment, render, sentence_of, write_page
@@ -306,34 +305,14 @@ def certificate_view(certificate: Certificate) -> str:
 
 
 def certificate_figure(certificate: Certificate) -> Figure:
-    """Left: shares of every event among seen and unseen pairs. Right: the limit of Γ that each
-    proves."""
+    """The limit of Γ that each event proves, and its estimate."""
     rows = certificate.levels
-    figure, (shares, limits) = panels_of(
-        2,
-        1.8 + 0.34 * max(len(rows), 1),
-        "What uniform ratings prove",
-        certificate.sentence,
-        share_y=True,
-    )
-    places = list(range(len(rows)))
-    shares.set_yticks(places, [row.name for row in rows])
-    seen, unseen = ([100 * getattr(row, key) for row in rows] for key in ("seen", "unseen"))
-    lower, gamma = [row.lower for row in rows], [row.gamma for row in rows]
-    shares.hlines(places, seen, unseen, color=GREY, linewidth=1.2, zorder=1)
-    shares.scatter(seen, places, color=BLUE, label="seen, reweighted", zorder=2)
-    shares.scatter(unseen, places, color=DARK, marker="D", label="unseen (uniform rows)", zorder=2)
-    limits.hlines(places, 1.0, lower, color=BLUE, linewidth=5.0)
-    estimate = "point estimate (biased upward)"
-    limits.scatter(gamma, places, facecolors="none", edgecolors=GREY, label=estimate)
-    limits.scatter(lower, places, color=BLUE, marker="|", s=90, label="proved: lower limit")
-    shares.set_xlabel("share of pairs (%)")
-    limits.set_xlabel("Γ")
-    limits.axvline(1.0, color=DARK, linewidth=0.8)
-    for axes in (shares, limits):
-        axes.grid(axis="x", color=LIGHT, linewidth=0.6)
-        axes.set_ylim(-0.6, max(len(rows), 1) - 0.4)
-        axes.legend(
-            fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2
-        )
+    names, words = [row.name for row in rows], certificate.sentence
+    figure, axes = canvas_of_rows(names, "What uniform ratings prove", words, "Γ")
+    places, lower = range(len(rows)), [row.lower for row in rows]
+    axes.hlines(places, 1.0, lower, color=BLUE, linewidth=5.0, label="proved")
+    gamma, estimate = [row.gamma for row in rows], "point estimate (biased upward)"
+    axes.scatter(gamma, places, facecolors="none", edgecolors=GREY, label=estimate)
+    axes.axvline(1.0, color=DARK, linewidth=0.8)
+    axes.legend(fontsize=8, frameon=False)
     return figure

@@ -36,8 +36,7 @@ from puidrec import __version__
 from puidrec.errors import PuidError
 from puidrec.run_folder import load_run, read_environment
 from puidrec.serve import Seen
-from puidrec.serve.answers import Answers, nothing_seen
-from puidrec.serve.engine import Ranking, ranked
+from puidrec.serve.answers import Answers, Ranking, nothing_seen, ranked
 from puidrec.serve.limits import LOG, PROBES, Code, Guard, Policy, Refused
 from puidrec.serve.schema import (
     Health,
@@ -157,8 +156,7 @@ def create_app(load: Callable[[], Answers]) -> FastAPI:
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
         )
-    probes = dict(zip(PROBES, (livez, readyz), strict=True))
-    app.add_middleware(Observe, metrics=metrics, probes=probes)
+    app.add_middleware(Observe, metrics=metrics)
     return app
 
 

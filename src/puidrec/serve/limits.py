@@ -31,8 +31,9 @@ from puidrec.serve import Seen, Unknown
 
 LOG = logging.getLogger("puidrec.serve")
 PROBES = ("/livez", "/readyz")
-"""Answered without a key, under any name and under any load: they tell nothing but that the process
-is there."""
+"""Answered without a key, under any name and under any load: a load balancer has no key and calls
+us by our address, and they tell nothing but that the process is there."""
+NO_CHUNKS = "chunked bodies are not read; send the whole body with a Content-Length"
 MAX_MESSAGE = 400
 """Characters of a message to a client."""
 
@@ -149,22 +150,19 @@ class ApiKeys:
         self._digests = self._read()
 
     def _read(self) -> list[bytes]:
-        def wrong(problem: str, found: str | None = None) -> InputError:
-            expected = (
-                f"one key per line, each of at least {SHORTEST_KEY} characters without spaces"
-            )
+        def wrong(problem: str) -> InputError:
+            characters = f"at least {SHORTEST_KEY} characters without spaces"
             hint = f"For example: openssl rand -hex 32 > {self.file}"
-            return InputError(problem, file=self.file, found=found, expected=expected, hint=hint)
+            expected = f"one key per line, each of {characters}"
+            return InputError(problem, file=self.file, expected=expected, hint=hint)
 
+        if self.file.exists() and not self.file.is_file():
+            raise wrong("not a file")
         try:
-            if self.file.exists() and not self.file.is_file():
-                raise wrong("not a file")
             with self.file.open(encoding="ascii") as stream:
                 content = stream.read(MAX_KEY_FILE + 1)
-        except OSError as error:
-            raise wrong("cannot read", error.strerror) from error
-        except UnicodeDecodeError as error:
-            raise wrong("API keys are plain text (ASCII)") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise wrong("cannot read API keys in plain text (ASCII)") from error
         lines = [line.strip() for line in content.split("\n") if not line.startswith("#")]
         keys = [line for line in lines if line]
         if not keys or len(content) > MAX_KEY_FILE:
@@ -199,6 +197,9 @@ class Guard:
     """ASGI middleware: lets in who calls us by our name and has a key, reads bodies within a size
     and a time, and counts what is under way.
 
+    Bodies of unknown length are refused before anything of them is read: a body in chunks of one
+    byte costs a server a thousand times what it costs its client.
+
     A page that a user of this machine visits can make a name of its own point here (DNS rebinding)
     and read answers; the name then stands in the Host header, and is none of ours.
     """
@@ -218,10 +219,15 @@ class Guard:
                 held.enter_context(self.holding(what, number))
 
             try:
-                size = self._admit(Headers(scope=scope))
-                hold("requests", 1)
-                hold("bytes", size)
-                scope["state"] |= {"hold": hold, "body": await self._body(Request(scope, receive))}
+                headers = Headers(scope=scope)
+                if "transfer-encoding" in headers:
+                    raise Refused(Code.LENGTH_REQUIRED, NO_CHUNKS)
+                if scope["path"] not in PROBES:
+                    size = self._admit(headers)
+                    hold("requests", 1)
+                    hold("bytes", size)
+                    body = await self._body(Request(scope, receive))
+                    scope["state"] |= {"hold": hold, "body": body}
             except Refused as refused:
                 await refused.response()(scope, receive, send)
                 return

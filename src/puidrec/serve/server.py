@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any, TextIO
@@ -28,13 +28,11 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from puidrec.errors import InputError, one_line
-from puidrec.serve.limits import LOG, Code, Refused
+from puidrec.serve.limits import LOG
 
 KEEP_ALIVE_SECONDS = 15
 SHUTDOWN_SECONDS = 10
@@ -48,7 +46,7 @@ class Protocol(HttpToolsProtocol):
     that half-close.
 
     Chunks of one byte cost a thousand times what they cost their client; the application refuses
-    the request as soon as it has the head (`Observe`), and what follows is not parsed.
+    the request as soon as it has the head (`Guard`), and what follows is not parsed.
     """
 
     in_head, head_bytes, chunked = False, 0, False
@@ -173,7 +171,6 @@ MAX_WAITING = 10_000
 """Lines that wait to be written; when whoever reads the log is slower than that, lines are dropped
 and counted."""
 MAX_PATH = 200
-NO_CHUNKS = "chunked bodies are not read; send the whole body with a Content-Length"
 CLIENT_LEFT = 499
 """The status, of nginx's making, of a request whose client did not wait for the answer."""
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -210,30 +207,18 @@ class Metrics:
 
 class Observe:
     """ASGI middleware around all others: gives a request its id, times it, counts it, writes its
-    line.
+    line."""
 
-    Probes are answered here: a load balancer has no key, calls us by our address, and must be
-    answered however much is under way. Bodies of unknown length are refused here, before anything
-    of them is read: a body in chunks of one byte costs a server a thousand times what it costs its
-    client.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        metrics: Metrics,
-        probes: Mapping[str, Callable[[Request], Awaitable[Response]]],
-    ) -> None:
-        self.app, self.metrics, self.probes = app, metrics, probes
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, then tell."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
         # the caller's own id where it is a short plain word, so that a request can be followed
-        given = headers.get("x-request-id", "")
+        given = Headers(scope=scope).get("x-request-id", "")
         known = re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given)
         request_id = given if known else uuid.uuid4().hex
         scope.setdefault("state", {})
@@ -246,14 +231,10 @@ class Observe:
             sent["bytes"] += len(message.get("body", b""))
             await send(message)
 
-        probe = self.probes.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
         began = time.perf_counter()
         try:
             with self.metrics.under_way.track_inprogress():
-                answer = self.app if probe is None else await probe(Request(scope))
-                if "transfer-encoding" in headers:
-                    answer = Refused(Code.LENGTH_REQUIRED, NO_CHUNKS).response()
-                await answer(scope, receive, note)
+                await self.app(scope, receive, note)
         except Exception:
             sent["status"] = 500
             raise
