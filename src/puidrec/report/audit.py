@@ -415,7 +415,7 @@ def _heights(panel: Panel) -> tuple[float, float]:
     every = np.append(np.ravel(curves), [point, 0.0 if panel.gap else np.nan])
     known = every[np.isfinite(every)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    room = 0.06 * (high - low) or max(abs(high), 1.0) * 0.1
+    room = 0.06 * (high - low) if high - low > 1e-200 else max(abs(high), 1.0) * 0.1
     return low - room, high + room
 
 
