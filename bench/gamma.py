@@ -23,10 +23,10 @@ import polars as pl
 
 from fresh import measured, simulated
 from puidrec.data.on_disk import row_slices
-from puidrec.exposure.base import ExposureCounts
+from puidrec.exposure.base import smoothed_rates
+from puidrec.exposure.counts import ExposureCounts
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import resolve_gamma
-from puidrec.exposure.rates import smoothed_rates
 from puidrec.features.bins import bin_side
 
 NOT_STAGES = {"rows", "seconds", "cpu_seconds", "peak_gib", "gain_user"}

@@ -24,8 +24,8 @@ from puidrec.settings import Settings
 TABLES = (METHODS, BACKBONES, PROPENSITIES, PRESETS, GAMMA_SOURCES, SOURCES, METRICS)
 MODULE = """
 from puidrec.exposure.gamma import GammaRule
-import puidrec.exposure.rates
-Mine = puidrec.exposure.rates.Cells
+import puidrec.exposure.base
+Mine = puidrec.exposure.base.Cells
 preset = GammaRule(source="constant", value=2.5)
 def load(path, **options):
     raise ValueError("loaded from " + str(path))

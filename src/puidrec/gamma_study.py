@@ -17,7 +17,7 @@ from puidrec.data.split import Split
 from puidrec.errors import InputError
 from puidrec.exposure.certificate import Certificate
 from puidrec.exposure.certify import all_labelled, with_checks
-from puidrec.exposure.entropy import ESTIMATORS, Gains
+from puidrec.exposure.counts import ESTIMATORS, Gains
 from puidrec.exposure.estimate import NominalExposure, Outcome, estimate_exposure
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import PRESETS, Gamma, GammaRule, GammaSpec, resolve_gamma

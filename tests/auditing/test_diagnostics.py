@@ -16,7 +16,7 @@ from puidrec.auditing.diagnostics import (
     without_support,
 )
 from puidrec.errors import InputError
-from puidrec.exposure.base import ExposureCounts
+from puidrec.exposure.counts import ExposureCounts
 
 
 def test_weight_tails() -> None:

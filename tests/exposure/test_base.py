@@ -9,7 +9,7 @@ from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
 from puidrec.exposure import Exposure, make_propensity
 from puidrec.exposure.additive import fit_two_way
-from puidrec.exposure.base import ExposureCounts
+from puidrec.exposure.counts import ExposureCounts
 from puidrec.testing.propensity import all_pairs
 
 synthetic = pytest.importorskip("puidrec.data.synthetic")

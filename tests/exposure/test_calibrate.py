@@ -2,7 +2,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.exposure.base import ExposureCounts
+from puidrec.exposure.counts import ExposureCounts
 from puidrec.exposure.evidence import (
     Calibration,
     Evidence,

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from puidrec.exposure.base import ExposureCounts
-from puidrec.exposure.rates import independent_rates, overdispersion, smoothed_rates
+from puidrec.exposure.base import independent_rates, overdispersion, smoothed_rates
+from puidrec.exposure.counts import ExposureCounts
 
 
 def counted(

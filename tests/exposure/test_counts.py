@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import ExposureCounts
+from puidrec.exposure.counts import ExposureCounts
 
 
 def exposure(seed, n_users=13, n_items=9, user_bins=4, item_bins=3):

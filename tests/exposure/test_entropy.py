@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import ExposureCounts
-from puidrec.exposure.entropy import (
+from puidrec.exposure.counts import (
+    ExposureCounts,
     bernoulli_entropy,
     bernoulli_kl,
     information_gains,

@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
-from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.bounds import bounds
-from puidrec.exposure.entropy import information_gains
+from puidrec.exposure.counts import ExposureCounts, information_gains
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import PRESETS, GammaRule, resolve_gamma
 from puidrec.testing.propensity import small_exposure

@@ -6,8 +6,7 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure
-from puidrec.exposure.rates import Given
+from puidrec.exposure.base import Exposure, Given
 from puidrec.testing.propensity import all_pairs, small_exposure
 
 

@@ -5,9 +5,8 @@ import pytest
 
 from puidrec.data import on_disk
 from puidrec.errors import InputError
-from puidrec.exposure import rates
-from puidrec.exposure.base import Exposure, Rated
-from puidrec.exposure.rates import NaiveBayes
+from puidrec.exposure import base
+from puidrec.exposure.base import Exposure, NaiveBayes, Rated
 from puidrec.testing.propensity import small_exposure
 
 
@@ -35,7 +34,7 @@ def test_recovers_exposure_that_depends_on_the_rating():
 
 
 def test_an_unknown_rating_gets_the_overall_rate_which_is_the_mean_over_ratings(monkeypatch):
-    monkeypatch.setattr(rates, "SMOOTHING", 1e-9)
+    monkeypatch.setattr(base, "SMOOTHING", 1e-9)
     data, _ = selected()
     fitted = NaiveBayes().fit(data)
     mean = fitted.predict(data.uniform.user, data.uniform.item, rating=data.uniform.rating).mean()
@@ -47,7 +46,7 @@ def test_an_unknown_rating_gets_the_overall_rate_which_is_the_mean_over_ratings(
 def test_the_harmonic_identity_of_the_log(monkeypatch):
     """Σ over the log of 1/P(o|r) is |D| when nothing is smoothed: the weights rebuild the
     population."""
-    monkeypatch.setattr(rates, "SMOOTHING", 1e-9)
+    monkeypatch.setattr(base, "SMOOTHING", 1e-9)
     data, _ = selected()
     p = NaiveBayes().fit(data).predict(data.log.user, data.log.item, rating=data.log.rating)
     assert (1 / p).sum() == pytest.approx(data.n_pairs, rel=1e-3)
@@ -56,7 +55,7 @@ def test_the_harmonic_identity_of_the_log(monkeypatch):
 def test_smoothing_spreads_pseudo_ratings_evenly(monkeypatch):
     """By hand: log 5, 5, 1 and uniform 1, 1, 5, 1 with two pseudo-ratings: shares (2, 3)/5 and (4,
     2)/6."""
-    monkeypatch.setattr(rates, "SMOOTHING", 2.0)
+    monkeypatch.setattr(base, "SMOOTHING", 2.0)
     user, item = np.array([0, 0, 1]), np.array([0, 1, 1])
     uniform = Rated(np.zeros(4, int), np.zeros(4, int), np.array([1.0, 1.0, 5.0, 1.0]))
     bins = {"user_bin": np.zeros(2, np.int32), "item_bin": np.zeros(3, np.int32)}

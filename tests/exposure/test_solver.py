@@ -19,7 +19,7 @@ from puidrec.exposure.additive import (
     centred,
     minimise,
 )
-from puidrec.exposure.rates import calibrating_shift
+from puidrec.exposure.base import calibrating_shift
 
 RIDGE = Ridge(0.7, 1.3, 2.0, 0.1)
 

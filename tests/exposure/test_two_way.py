@@ -13,7 +13,7 @@ from puidrec.exposure.additive import (
     effect_variance,
     fit_two_way,
 )
-from puidrec.exposure.base import ExposureCounts
+from puidrec.exposure.counts import ExposureCounts
 
 
 def draw(seed, n_users, n_items, user_bins=1, item_bins=1, sd=(1.0, 1.0), centre=-1.5):

@@ -15,8 +15,7 @@ import pytest
 
 from puidrec.data.dataset import Dataset
 from puidrec.data.synthetic import simulate
-from puidrec.exposure.base import Exposure
-from puidrec.exposure.rates import Given
+from puidrec.exposure.base import Exposure, Given
 from puidrec.methods import METHODS
 from puidrec.model import Recommender
 

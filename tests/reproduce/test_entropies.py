@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from puidrec import load_dataset
 from puidrec.data.dataset import Dataset
 from puidrec.errors import InputError
-from puidrec.exposure.base import ExposureCounts
-from puidrec.exposure.entropy import information_gains
+from puidrec.exposure.counts import ExposureCounts, information_gains
 from puidrec.reproduce.entropies import (
     ExposureLog,
     Gain,

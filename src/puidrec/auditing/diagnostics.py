@@ -14,7 +14,7 @@ import polars as pl
 from puidrec.auditing.envelope import Pairs, sharp_by_stratum
 from puidrec.auditing.inputs import AuditArrays, AuditInputs
 from puidrec.errors import InputError
-from puidrec.exposure.base import ExposureCounts
+from puidrec.exposure.counts import ExposureCounts
 from puidrec.features.bins import ColumnBins, bin_column
 from puidrec.rng import Rng, generator
 

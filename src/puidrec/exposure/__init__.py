@@ -7,28 +7,26 @@ from collections.abc import Callable
 from typing import Any
 
 from puidrec.errors import InputError
-from puidrec.exposure.base import Clipped, Exposure, FittedPropensity, Rated
+from puidrec.exposure.base import Exposure, FittedPropensity, Rated
 from puidrec.plugins import Registry, named
 
 __all__ = [
     "PROPENSITIES",
-    "Clipped",
     "Exposure",
     "FittedPropensity",
     "Rated",
-    "clip",
     "make_propensity",
     "require_propensity",
 ]
 
 _BUILT_IN: dict[str, str | Callable[..., FittedPropensity]] = {
-    "cells": "puidrec.exposure.rates:Cells",
+    "cells": "puidrec.exposure.base:Cells",
     "logistic": "puidrec.exposure.additive:Logistic",
     "two-way": "puidrec.exposure.additive:TwoWay",
     "balanced": "puidrec.exposure.balancing:Balanced",
     "kernel": "puidrec.exposure.balancing:Kernel",
-    "naive-bayes": "puidrec.exposure.rates:NaiveBayes",
-    "given": "puidrec.exposure.rates:Given",
+    "naive-bayes": "puidrec.exposure.base:NaiveBayes",
+    "given": "puidrec.exposure.base:Given",
 }
 PROPENSITIES = Registry(
     "puidrec.propensities",

@@ -26,7 +26,8 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit, logit
 
-from puidrec.exposure.base import Exposure, ExposureCounts, FittedPropensity, one_hot
+from puidrec.exposure.base import Exposure, FittedPropensity
+from puidrec.exposure.counts import ExposureCounts, one_hot
 
 MAX_STEPS = 60
 LEVELS = 1_400

@@ -1,19 +1,20 @@
 """What a propensity is fitted on, what it can be asked, and what all of them share: checks, and the
-only place where propensities are clipped."""
+only place where propensities are clipped. And those that are counted or given, with nothing to
+solve for: `cells`, `naive-bayes`, `given`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy import sparse
+from scipy.special import expit, logit
 
 from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError, not_fitted
+from puidrec.exposure.counts import ExposureCounts, check_pairs
 from puidrec.features.bins import bin_side
 from puidrec.features.encode import exposure_design
 
@@ -23,153 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_LOW = 1e-6
 """A guard, not variance control: raise it (`low=0.01`) to cap the weights 1/p of an estimator."""
-
-
-@dataclass(frozen=True)
-class ExposureCounts:
-    """Observed pairs by bins, against the population D = users × items: all that propensities,
-    entropies and Γ need of a log, in tables much smaller than it.
-
-    One pass over the log gives the observed pairs per (user bin, item) and per user. Cells of bins,
-    item degrees and every permutation of feature rows follow from these.
-    """
-
-    user_bin: np.ndarray
-    """Bin of each user (int32)."""
-    item_bin: np.ndarray
-    """Bin of each item (int32)."""
-    user_degree: np.ndarray
-    """Observed pairs of each user (int64)."""
-    by_item: np.ndarray
-    """Observed pairs, [user bins, items] (int64)."""
-
-    @classmethod
-    def from_pairs(
-        cls, user: np.ndarray, item: np.ndarray, user_bin: np.ndarray, item_bin: np.ndarray
-    ) -> Self:
-        """Count a log in memory: codes of users and items, and the bin of every user and item."""
-        if user.shape != item.shape:
-            check_pairs(user, item, user_bin.size, item_bin.size)
-        return cls.from_batches(
-            ((user[part], item[part]) for part in row_slices(user.size)), user_bin, item_bin
-        )
-
-    @classmethod
-    def from_batches(
-        cls,
-        batches: Iterable[tuple[np.ndarray, np.ndarray]],
-        user_bin: np.ndarray,
-        item_bin: np.ndarray,
-    ) -> Self:
-        """Count a log that arrives in batches of (user codes, item codes)."""
-        for name, codes in (("user_bin", user_bin), ("item_bin", item_bin)):
-            if codes.ndim != 1 or codes.size == 0 or codes.min() < 0:
-                raise InputError(
-                    "bins must be a vector of codes from 0", column=name, found=codes.shape
-                )
-        n_users, n_items = user_bin.size, item_bin.size
-        n_bins = int(user_bin.max()) + 1
-        offset = user_bin.astype(np.int64) * n_items
-        degree, table = np.zeros(n_users, np.int64), np.zeros(n_bins * n_items, np.int64)
-        for user, item in batches:
-            check_pairs(user, item, n_users, n_items)
-            degree += np.bincount(user, minlength=n_users)
-            table += np.bincount(offset[user] + item, minlength=table.size)
-        return cls(user_bin, item_bin, degree, table.reshape(n_bins, n_items))
-
-    @property
-    def n_users(self) -> int:
-        """Users of the population."""
-        return int(self.user_bin.size)
-
-    @property
-    def n_items(self) -> int:
-        """Items of the population."""
-        return int(self.item_bin.size)
-
-    @cached_property
-    def n_observed(self) -> int:
-        """Observed pairs: the size of O."""
-        return int(self.user_degree.sum())
-
-    @property
-    def rate(self) -> float:
-        """Share of D that was observed."""
-        return self.n_observed / (self.n_users * self.n_items)
-
-    @cached_property
-    def item_degree(self) -> np.ndarray:
-        """Observed pairs of each item."""
-        return self.by_item.sum(axis=0)
-
-    @cached_property
-    def cells(self) -> np.ndarray:
-        """Observed pairs per (user bin, item bin)."""
-        return (one_hot(self.item_bin).T @ self.by_item.T).T.astype(np.int64)
-
-    @cached_property
-    def users_in_bin(self) -> np.ndarray:
-        """Users per user bin."""
-        return np.bincount(self.user_bin, minlength=self.by_item.shape[0])
-
-    @cached_property
-    def items_in_bin(self) -> np.ndarray:
-        """Items per item bin."""
-        return np.bincount(self.item_bin)
-
-    @cached_property
-    def pairs(self) -> np.ndarray:
-        """Pairs of D per (user bin, item bin), as float64 (they exceed int64 nowhere, but divide
-        often)."""
-        return np.multiply.outer(
-            self.users_in_bin.astype(np.float64), self.items_in_bin.astype(np.float64)
-        )
-
-
-def one_hot(codes: np.ndarray, n: int | None = None) -> sparse.csr_array:
-    """Codes as indicator columns, [entities, n or largest code + 1]."""
-    shape = (codes.size, int(codes.max()) + 1 if n is None else n)
-    return sparse.csr_array((np.ones(codes.size), codes, np.arange(codes.size + 1)), shape=shape)
-
-
-def check_pairs(user: np.ndarray, item: np.ndarray, n_users: int, n_items: int) -> None:
-    """Refuse codes that do not pair up or lie outside the population: they would count in another
-    cell."""
-    if user.shape != item.shape or user.ndim != 1:
-        raise InputError(
-            "user and item codes must be vectors of one length",
-            found=f"{user.shape} and {item.shape}",
-        )
-    for name, codes, size in (("user", user, n_users), ("item", item, n_items)):
-        if codes.dtype.kind not in "iu":
-            raise InputError(f"{name} codes must be integers", found=str(codes.dtype))
-        if codes.size and (codes.min() < 0 or codes.max() >= size):
-            worst = codes.min() if codes.min() < 0 else codes.max()
-            raise InputError(
-                f"{name} code out of range", found=int(worst), expected=f"0 to {size - 1}"
-            )
-
-
-Values = TypeVar("Values", bound=Any)
-
-
-def clip_values(p: Values, low: float, high: float = 1.0) -> Values:
-    """Propensities moved into [low, high]: arrays, and tensors of a model that learns them."""
-    return p.clip(low, high)
-
-
-@dataclass(frozen=True)
-class Clipped:
-    """Propensities inside [low, high], and how many had to be moved there."""
-
-    values: np.ndarray
-    n_low: int
-    n_high: int
-
-    @property
-    def share(self) -> float:
-        """Share of the values that were moved; every report prints it."""
-        return (self.n_low + self.n_high) / self.values.size if self.values.size else 0.0
+SMOOTHING = 1.0
+"""Pseudo-ratings that `naive-bayes` spreads evenly over the rating levels."""
 
 
 def check_limits(low: float, high: float = 1.0) -> None:
@@ -183,8 +39,9 @@ def check_limits(low: float, high: float = 1.0) -> None:
         )
 
 
-def clip(p: np.ndarray, low: float = DEFAULT_LOW, high: float = 1.0) -> Clipped:
-    """Move propensities into [low, high]; NaN is an error, since no limit could be right for it."""
+def clip(p: np.ndarray, low: float = DEFAULT_LOW, high: float = 1.0) -> np.ndarray:
+    """Propensities moved into [low, high]; NaN is an error, since no limit could be right for
+    it."""
     check_limits(low, high)
     values = np.asarray(p, dtype=np.float64)
     missing = int(np.isnan(values).sum())
@@ -194,8 +51,7 @@ def clip(p: np.ndarray, low: float = DEFAULT_LOW, high: float = 1.0) -> Clipped:
             expected="probabilities in (0, 1]",
             hint="Check the column or file they come from.",
         )
-    n_low, n_high = int((values < low).sum()), int((values > high).sum())
-    return Clipped(clip_values(values, low, high), n_low, n_high)
+    return values.clip(low, high)
 
 
 @dataclass(frozen=True)
@@ -290,7 +146,7 @@ class Exposure:
     @property
     def n_seen(self) -> int:
         """Observed pairs."""
-        return int(self.counts.user_degree.sum())
+        return self.counts.n_observed
 
     @property
     def n_pairs(self) -> int:
@@ -340,21 +196,17 @@ class FittedPropensity(ABC):
         self._fit(data)
         self.shape_ = (data.counts.n_users, data.counts.n_items)
         self.rate_ = data.rate
-        log = data.log
-        self.log_summary_: dict[str, Any] = {}
-        if log is not None:
-            self.log_summary_ = self._summary(log)
+        self.log_summary_ = {} if data.log is None else self._summary(data.log)
         return self
 
     def _summary(self, log: Rated) -> dict[str, Any]:
         """What clipping does to the log, some rows at a time."""
         moved, smallest = 0, 1.0
         for part in row_slices(log.user.size):
-            clipped = self.predict_clipped(log.user[part], log.item[part], log.rating[part])
-            moved, smallest = (
-                moved + clipped.n_low + clipped.n_high,
-                min(smallest, float(clipped.values.min())),
-            )
+            raw = self._raw(log.user[part], log.item[part], log.rating[part])
+            clipped = clip(raw, self.low)
+            moved += int((clipped != raw).sum())
+            smallest = min(smallest, float(clipped.min()))
         return {"share_clipped": moved / log.user.size, "smallest": smallest}
 
     def predict(
@@ -362,12 +214,6 @@ class FittedPropensity(ABC):
     ) -> np.ndarray:
         """Propensities in (0, 1] of pairs given as codes, float64. `rating` matters to
         `naive-bayes` only."""
-        return self.predict_clipped(users, items, rating).values
-
-    def predict_clipped(
-        self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None = None
-    ) -> Clipped:
-        """Propensities of pairs, with the count of values that clipping moved."""
         self._require_fitted()
         users, items = np.asarray(users), np.asarray(items)
         check_pairs(users, items, *self.shape_)
@@ -391,3 +237,166 @@ class FittedPropensity(ABC):
     def _require_fitted(self) -> None:
         if not hasattr(self, "shape_"):
             raise not_fitted(f"propensity {self.name}")
+
+
+def independent_rates(counts: ExposureCounts) -> np.ndarray:
+    """Rates if the user bin and the item bin act apart: log-odds of row + column − overall, [user
+    bins, item bins]."""
+    seen, pairs = counts.cells, counts.pairs
+    overall = (seen.sum() + 0.5) / (pairs.sum() + 1.0)
+    row = logit((seen.sum(axis=1) + overall) / (pairs.sum(axis=1) + 1.0))
+    column = logit((seen.sum(axis=0) + overall) / (pairs.sum(axis=0) + 1.0))
+    return _calibrated(row[:, None] + column - logit(overall), counts)
+
+
+def calibrating_shift(log_odds: np.ndarray, pairs: np.ndarray, n_seen: float) -> float:
+    """The δ with Σ pairs · σ(log_odds + δ) = n_seen: a model must expect as many seen pairs as
+    there are."""
+    from scipy.optimize import brentq  # takes long to import; most methods do without
+
+    def surplus(shift: float) -> float:
+        return float((pairs * expit(log_odds + shift)).sum()) - n_seen
+
+    return float(brentq(surplus, -60.0, 60.0, xtol=1e-14))
+
+
+def _calibrated(log_odds: np.ndarray, counts: ExposureCounts) -> np.ndarray:
+    """Rates of cells that expect as many seen pairs as there are; half a pair short of a full D,
+    whose log-odds would be infinite."""
+    total = min(float(counts.n_observed), float(counts.pairs.sum()) - 0.5)
+    return expit(log_odds + calibrating_shift(log_odds, counts.pairs, total))
+
+
+def overdispersion(counts: ExposureCounts, rates: np.ndarray) -> float:
+    """ρ of a beta-binomial around `rates`, by moments: E χ² = Σ (1 + (n − 1)ρ) over the free cells;
+    floored at 0."""
+    rows, columns = counts.cells.shape
+    free = max((rows - 1) * (columns - 1), 0)
+    pairs = np.maximum(counts.pairs, 1.0)
+    chi2 = (counts.cells - counts.pairs * rates) ** 2 / (pairs * rates * (1.0 - rates))
+    surplus = float(chi2.sum()) - free
+    return min(max(surplus / max(float((pairs - 1.0).sum()), 1.0), 0.0), 1.0) if free else 0.0
+
+
+def smoothed_rates(counts: ExposureCounts) -> tuple[np.ndarray, float]:
+    """(seen + k · independent rate) / (pairs + k), calibrated in the large, and the k used.
+
+    k is in pairs of D, the empirical-Bayes value 1/ρ − 1: infinite when cells differ from
+    independence no more than chance makes them.
+    """
+    prior = independent_rates(counts)
+    rho = overdispersion(counts, prior)
+    if rho <= 0.0:
+        return prior, float("inf")
+    k, pairs = 1.0 / rho - 1.0, counts.pairs
+    rate = np.where(
+        pairs + k > 0, (counts.cells + k * prior) / np.maximum(pairs + k, 1e-300), prior
+    )
+    return _calibrated(logit(np.clip(rate, 1e-15, 1.0 - 1e-15)), counts), k
+
+
+class Cells(FittedPropensity):
+    """Smoothed bin × bin rates: exposure as the features explain it, and nothing else."""
+
+    name = "cells"
+
+    def _fit(self, data: Exposure) -> None:
+        self.rates_, self.pseudo_count_ = smoothed_rates(data.counts)
+        self.user_bin_, self.item_bin_ = data.counts.user_bin, data.counts.item_bin
+
+    def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
+        return self.rates_[self.user_bin_[users], self.item_bin_[items]]
+
+    def _details(self) -> dict[str, Any]:
+        k = self.pseudo_count_
+        return {
+            "bins": list(self.rates_.shape),
+            "pseudo_count": k if np.isfinite(k) else "infinite",
+        }
+
+
+class NaiveBayes(FittedPropensity):
+    """Exposure as the rating itself explains it: P(o = 1 | r) = P(r | o = 1) · P(o = 1) / P(r),
+    with P(r) from uniform rows; every report says so.
+
+    Pairs are told apart by their rating only, so `predict` wants `rating=`. Without it the rating
+    is unknown, and the mean of P(o | r) over P(r) is the overall rate P(o).
+    """
+
+    name = "naive-bayes"
+    uses_uniform = True
+
+    def _fit(self, data: Exposure) -> None:
+        if data.uniform is None or not data.uniform.rating.size:
+            raise InputError(
+                "naive-bayes needs uniformly drawn ratings, and there are none",
+                expected="a data set with uniform rows, and a protocol that holds some of them out",
+                hint="Choose two-way, cells or logistic instead.",
+            )
+        if data.log is None:
+            raise InputError("naive-bayes needs the ratings of the log", found="counts only")
+        log, uniform = data.log.rating, data.uniform.rating
+        parts = [np.unique(log[part]) for part in row_slices(log.size)]
+        self.levels_ = np.unique(np.concatenate([*parts, uniform]))
+        seen, drawn = self._distribution(log), self._distribution(uniform)
+        everywhere = data.rate * seen + (1.0 - data.rate) * drawn if data.uniform_unseen else drawn
+        self.by_level_ = seen / everywhere * data.rate
+        self.overall_ = data.rate
+
+    def _distribution(self, rating: np.ndarray) -> np.ndarray:
+        """Share of each level, some rows at a time."""
+        count = np.zeros(self.levels_.size)
+        for part in row_slices(rating.size):
+            level = np.searchsorted(self.levels_, rating[part])
+            count += np.bincount(level, minlength=count.size)
+        return (count + SMOOTHING / count.size) / (rating.size + SMOOTHING)
+
+    def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
+        if rating is None:
+            return np.full(users.size, self.overall_)
+        rating = np.asarray(rating)
+        level = np.minimum(np.searchsorted(self.levels_, rating), self.levels_.size - 1)
+        unknown = self.levels_[level] != rating
+        if unknown.any():
+            raise InputError(
+                f"{int(unknown.sum()):,} ratings are of a level never seen in fitting",
+                found=float(rating[unknown][0]),
+                expected=f"one of {', '.join(f'{v:g}' for v in self.levels_[:10])}",
+            )
+        return self.by_level_[level]
+
+    def _details(self) -> dict[str, Any]:
+        levels = zip(self.levels_.tolist(), self.by_level_.tolist(), strict=True)
+        return {"by_level": {f"{rating:g}": p for rating, p in levels}}
+
+
+class Given(FittedPropensity):
+    """The log's own column `propensity`, for its pairs alone; nothing is estimated."""
+
+    name = "given"
+
+    def _fit(self, data: Exposure) -> None:
+        if data.given is None or data.log is None:
+            raise InputError(
+                "no propensities were given",
+                expected="a column `propensity` in the log",
+                hint="Or choose a propensity that is estimated: two-way, cells, logistic.",
+            )
+        user, item = data.given_pairs or (data.log.user, data.log.item)
+        self.n_items_ = data.counts.n_items
+        key = user.astype(np.int64) * self.n_items_ + item
+        self.key_, first = np.unique(key, return_index=True)
+        self.value_ = data.given[first]
+
+    def _raw(self, users: np.ndarray, items: np.ndarray, rating: np.ndarray | None) -> np.ndarray:
+        key = users.astype(np.int64) * self.n_items_ + items
+        place = np.minimum(np.searchsorted(self.key_, key), self.key_.size - 1)
+        unknown = self.key_[place] != key
+        if unknown.any():
+            raise InputError(
+                f"no propensity was given for {int(unknown.sum()):,} of {key.size:,} pairs",
+                found=f"codes {int(users[unknown][0])}, {int(items[unknown][0])}",
+                expected="a propensity for every pair asked for",
+                hint="Choose a propensity that is estimated.",
+            )
+        return self.value_[place]

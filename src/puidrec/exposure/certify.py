@@ -255,7 +255,7 @@ def tree_propensity(nominal: NominalExposure, rows: Interactions, rng: Rng = 0) 
     shares = cross_val_predict(trees, table, seen, cv=PredefinedSplit(fold), method="predict_proba")
     share = shares[:n, 1]
     odds = share / np.maximum(1.0 - share, 1e-9) * nominal.exposure.rate * n_drawn / n
-    return clip(np.clip(odds, 0.0, 1.0), min(0.01, 0.1 * nominal.exposure.rate)).values
+    return clip(np.clip(odds, 0.0, 1.0), min(0.01, 0.1 * nominal.exposure.rate))
 
 
 def _table(nominal: NominalExposure, user: np.ndarray, item: np.ndarray) -> np.ndarray:

@@ -23,8 +23,13 @@ from puidrec.data.on_disk import row_slices
 from puidrec.data.tables import row_starts
 from puidrec.errors import InputError
 from puidrec.exposure.additive import TwoWayEffects, fit_two_way
-from puidrec.exposure.base import ExposureCounts
-from puidrec.exposure.entropy import Estimator, Gains, bernoulli_kl, information_gains
+from puidrec.exposure.counts import (
+    Estimator,
+    ExposureCounts,
+    Gains,
+    bernoulli_kl,
+    information_gains,
+)
 from puidrec.features.bins import SideBins, bin_side, cross
 from puidrec.features.encode import binned_design
 from puidrec.rng import Rng, generator

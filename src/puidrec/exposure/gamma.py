@@ -22,9 +22,8 @@ from scipy.special import chndtrix
 from puidrec.data.on_disk import row_slices
 from puidrec.errors import InputError
 from puidrec.exposure.additive import MIN_VARIANCE, effect_variance
-from puidrec.exposure.base import ExposureCounts
 from puidrec.exposure.bounds import Gamma, TableGamma, require_pairs
-from puidrec.exposure.entropy import Estimator, Gains, bernoulli_entropy
+from puidrec.exposure.counts import Estimator, ExposureCounts, Gains, bernoulli_entropy
 from puidrec.exposure.evidence import Evidence, SideName
 from puidrec.plugins import Registry
 from puidrec.rng import Rng, generator

@@ -53,7 +53,6 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from puidrec.data.dataset import Interactions
-from puidrec.exposure.base import clip_values
 from puidrec.losses.pair_loss import RobustLoss, Row, pair_sum
 from puidrec.losses.whole_space import square_sum, tiled_sum
 from puidrec.methods.prepare import Prepared
@@ -131,7 +130,7 @@ class MultiProblem(Problem):
         squares = square_sum(exposure) - 2.0 * torch.sum(chance, dtype=torch.float64) + r.numel()
         fit = squares / (2.0 * max(rate * (1.0 - rate), LEAST_VARIANCE))
         low = max(self.settings.min_propensity, FLOOR * rate)
-        weights = 1.0 / clip_values(chance.detach(), low)
+        weights = 1.0 / chance.detach().clamp(low, 1.0)
         row, imputation = Row(r=r, a=weights, b=weights), self.imputation()
         if imputation is None:
             return (fit + pair_sum(RobustLoss(), prediction, row)) / n_pairs

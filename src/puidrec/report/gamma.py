@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from puidrec.atomic import atomic_folder, locked, refuse_other_files, write_json
 from puidrec.exposure.certificate import Certificate
-from puidrec.exposure.entropy import Gains
+from puidrec.exposure.counts import Gains
 from puidrec.exposure.tilt import DISLIKED, LIKED, OPEN
 from puidrec.gamma_study import GammaStudy
 from puidrec.model import Recommender

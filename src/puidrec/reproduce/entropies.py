@@ -24,7 +24,7 @@ from puidrec.comparing.summary import by
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
 from puidrec.errors import InputError
-from puidrec.exposure.entropy import conditional_entropy
+from puidrec.exposure.counts import conditional_entropy
 from puidrec.features.bins import cross
 from puidrec.features.encode import feature_codes
 from puidrec.reproduce.grids import SHARES

@@ -16,7 +16,8 @@ import pytest
 
 from puidrec.data.synthetic import simulate
 from puidrec.errors import InputError
-from puidrec.exposure.base import Exposure, FittedPropensity, Rated, one_hot
+from puidrec.exposure.base import Exposure, FittedPropensity, Rated
+from puidrec.exposure.counts import one_hot
 
 
 def small_exposure(seed: int = 0, n_users: int = 60, n_items: int = 40) -> Exposure:
