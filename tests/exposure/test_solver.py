@@ -172,7 +172,7 @@ def test_expected_pairs_of_a_level_follow_its_slope(centre, monkeypatch):
     p = expit(np.add.outer(*score))
     exact = np.concatenate([[p.sum()], p.sum(1), p.sum(0)])
     np.testing.assert_allclose(state.gradient, exact, rtol=2e-3)
-    np.testing.assert_allclose(state.information[0], (p * (1 - p)).sum(1), rtol=0.06)
+    np.testing.assert_allclose(state.users.information, (p * (1 - p)).sum(1), rtol=0.06)
 
 
 @given(st.integers(0, 1000), st.floats(1e-6, 0.999), st.floats(0.1, 8.0))

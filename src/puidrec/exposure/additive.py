@@ -94,12 +94,6 @@ class Levels:
         bins = one_hot(side.bin[first], int(side.bin.max()) + 1)
         return cls(of, bins, value, size, score - value[of])
 
-    def members(self, side: Side, seen: np.ndarray, information: np.ndarray) -> np.ndarray:
-        """By how much members of a kind count in their level: expected numbers follow the slope of
-        their logarithm there, and add up to the level's."""
-        factor = np.exp(self.shift * (information / np.maximum(seen, 1e-300))[self.of])
-        return factor / (np.bincount(self.of, side.size * factor) / self.size)[self.of]
-
     @property
     def bin(self) -> np.ndarray:
         """Bin of each level."""
@@ -166,84 +160,80 @@ class AdditiveProblem:
         return np.concatenate([cells.ravel(), user, item])
 
 
+class SideState:
+    """What the model expects of each user (or item), from what it expects of their levels."""
+
+    def __init__(self, side: Side, levels: Levels, seen: np.ndarray, total: np.ndarray) -> None:
+        # numbers follow the slope of their logarithm within a level, and add up to the level's
+        slope = total / np.maximum(seen, 1e-300)
+        factor = np.exp(levels.shift * slope[levels.of])
+        factor /= (np.bincount(levels.of, side.size * factor) / levels.size)[levels.of]
+        self.of, self.total, self.members = levels.of, total, side.size * factor
+        self.information = factor * total[levels.of]
+        """Variance per user."""
+        self.excess = self.members * seen[levels.of] - side.seen
+        """Expected pairs less the seen ones, all members of a kind together."""
+
+    def lumped(self, move: np.ndarray) -> np.ndarray:
+        """Changes of scores, summed by level."""
+        return np.bincount(self.of, self.members * move)
+
+    def moved(self, move: np.ndarray, across: np.ndarray) -> np.ndarray:
+        """How expected pairs change with a kind's own score, and with what is across."""
+        return self.members * (self.total[self.of] * move + across[self.of])
+
+
 class State:
     """Gradient at a point, and the Hessian there as a product with a direction, never as a
     matrix."""
 
     def __init__(self, problem: AdditiveProblem, point: np.ndarray, ridge: Ridge) -> None:
         self.problem, self.ridge = problem, ridge
-        sides = u, i = problem.users, problem.items
-        cell, *scores = problem.effects(point)
-        self.levels = lu, li = [
-            Levels.cut(side, score + side.offset) for side, score in zip(sides, scores, strict=True)
-        ]
-        table = cell[np.ix_(lu.bin, li.bin)]
-        table += lu.value[:, None]
-        table += li.value
+        cell, user, item = problem.effects(point)
+        self.levels = u, i = (
+            Levels.cut(problem.users, user + problem.users.offset),
+            Levels.cut(problem.items, item + problem.items.offset),
+        )
+        table = cell[np.ix_(u.bin, i.bin)]
+        table += u.value[:, None]
+        table += i.value
         p = expit(table, out=table)
-        expected = lu.bins.T @ (lu.size[:, None] * (p * li.size @ li.bins))
-        seen = p @ li.size, lu.size @ p
+        expected = u.bins.T @ (u.size[:, None] * (p * i.size @ i.bins))
+        seen = p @ i.size, u.size @ p
         p -= p * p
         self.weight = p
         """Variance of a pair of levels."""
-        # sums of it over the pairs of a user (item) of each level: all, and by bin of the other
-        self.totals = p @ li.size, lu.size @ p
-        self.by_item_bin, self.by_user_bin = (
-            p * li.size @ li.bins,
-            (lu.size[:, None] * p).T @ lu.bins,
-        )
-        factors = [
-            level.members(*parts)
-            for level, *parts in zip(self.levels, sides, seen, self.totals, strict=True)
-        ]
-        self.members = [side.size * f for side, f in zip(sides, factors, strict=True)]
-        self.information = [
-            f * total[level.of]
-            for f, total, level in zip(factors, self.totals, self.levels, strict=True)
-        ]
-        """Variance per user, and per item."""
-        rows, columns = (
-            m * s[level.of] for m, s, level in zip(self.members, seen, self.levels, strict=True)
-        )
-        self.gradient = problem.gather(expected - problem.cells, rows - u.seen, columns - i.seen)
-        off = np.where(np.arange(point.size) < problem.cells.size, problem.centre, 0.0)
-        self.gradient += problem.pull(point - off, ridge)
-
-    @cached_property
-    def cell_information(self) -> np.ndarray:
+        # sums of it by bin of the other side
+        self.by_item_bin = p * i.size @ i.bins
+        self.by_user_bin = (u.size[:, None] * p).T @ u.bins
+        self.users = SideState(problem.users, u, seen[0], p @ i.size)
+        self.items = SideState(problem.items, i, seen[1], u.size @ p)
+        self.cell_information = u.bins.T @ (u.size[:, None] * self.by_item_bin)
         """Variance per (user bin, item bin)."""
-        users = self.levels[0]
-        return users.bins.T @ (users.size[:, None] * self.by_item_bin)
+        excess = problem.gather(expected - problem.cells, self.users.excess, self.items.excess)
+        off = np.where(np.arange(point.size) < problem.cells.size, problem.centre, 0.0)
+        self.gradient = excess + problem.pull(point - off, ridge)
 
     def hessian(self, direction: np.ndarray) -> np.ndarray:
         """Hessian times direction: two products with the table of weights, the rest on bins."""
-        cell, *moved = self.problem.effects(direction)
-        lu, li = self.levels
-        user, item = (
-            np.bincount(level.of, members * move)
-            for level, members, move in zip(self.levels, self.members, moved, strict=True)
-        )
-        across = (
-            self.weight @ item + (self.by_item_bin * cell[lu.bin]).sum(axis=1),
-            user @ self.weight + (self.by_user_bin * cell.T[li.bin]).sum(axis=1),
-        )
-        own = [
-            members * (total[level.of] * move + other[level.of])
-            for members, total, level, move, other in zip(
-                self.members, self.totals, self.levels, moved, across, strict=True
-            )
-        ]
+        cell, to_user, to_item = self.problem.effects(direction)
+        user, item, (u, i) = self.users.lumped(to_user), self.items.lumped(to_item), self.levels
+        rows = self.weight @ item + (self.by_item_bin * cell[u.bin]).sum(axis=1)
+        columns = user @ self.weight + (self.by_user_bin * cell.T[i.bin]).sum(axis=1)
         cells = self.cell_information * cell
-        cells += lu.bins.T @ (self.by_item_bin * user[:, None])
-        cells += (li.bins.T @ (self.by_user_bin * item[:, None])).T
+        cells += u.bins.T @ (self.by_item_bin * user[:, None])
+        cells += (i.bins.T @ (self.by_user_bin * item[:, None])).T
+        own = self.users.moved(to_user, rows), self.items.moved(to_item, columns)
         return self.problem.gather(cells, *own) + self.problem.pull(direction, self.ridge)
 
     def newton_direction(self) -> np.ndarray:
         """Solve Hessian · direction = −gradient, preconditioned by the diagonal."""
-        sides, ridge = (self.problem.users, self.problem.items), self.ridge
-        diagonal = [self.cell_information.ravel() + ridge.cell + ridge.interaction]
-        for side, info, own in zip(sides, self.information, (ridge.user, ridge.item), strict=True):
-            diagonal.append(side.design.power(2).T @ (side.size * info) + own * side.weight)
+        u, i, ridge = self.problem.users, self.problem.items, self.ridge
+        diagonal = [
+            self.cell_information.ravel() + ridge.cell + ridge.interaction,
+            u.turned.power(2) @ (u.size * self.users.information) + ridge.user * u.weight,
+            i.turned.power(2) @ (i.size * self.items.information) + ridge.item * i.weight,
+        ]
         jacobi = sparse.diags_array(1.0 / np.maximum(np.concatenate(diagonal), 1e-12))
         shape = (self.gradient.size, self.gradient.size)
         operator = LinearOperator(shape, matvec=self.hessian, dtype=np.float64)
@@ -262,23 +252,24 @@ def minimise(
     """Newton's method to the minimum: the problem is convex, so a step is short enough where the
     slope along it has not turned to more than half its size.
 
-    Stops when the Newton decrement, the loss still to gain twice over, is below `tolerance` ×
-    seen pairs.
+    The last step is the one whose Newton decrement, the loss still to gain twice over, is below
+    `tolerance` × seen pairs.
     """
     state = State(problem, point, ridge)
     limit = tolerance * max(float(problem.cells.sum()), 1.0)
     for _ in range(MAX_STEPS):
         direction = state.newton_direction()
         slope, step = float(state.gradient @ direction), 1.0
-        if -slope < limit:
-            break
+        last = -slope < limit
         while step > 1e-9:
             reached = State(problem, point + step * direction, ridge)
             after = float(reached.gradient @ direction)
-            if after <= -0.5 * slope:
+            if last or after <= -0.5 * slope:
                 break
             step *= max(slope / (slope - after), 0.1)  # where a parabola would have its minimum
         point, state = point + step * direction, reached
+        if last:
+            break
     return point, state
 
 
@@ -372,10 +363,8 @@ def fit_two_way(
     fit = _fit_ridges(problem, start) if ridge is None else minimise(problem, start, ridge)
     point, state = fit
     used, (cell, user, item) = state.ridge, problem.split(point)
-    user_variance, item_variance = (
-        1.0 / (information + own)
-        for information, own in zip(state.information, (used.user, used.item), strict=True)
-    )
+    user_variance = 1.0 / (state.users.information + used.user)
+    item_variance = 1.0 / (state.items.information + used.item)
     return TwoWayEffects(
         cell,
         user[user_kind],
@@ -425,11 +414,10 @@ def _fit_ridges(problem: AdditiveProblem, point: np.ndarray) -> tuple[np.ndarray
 
 def _effect_ridges(problem: AdditiveProblem, point: np.ndarray, state: State) -> Ridge:
     """1/variance of user effects, item effects and interactions at the current fit."""
-    ridge, (of_user, of_item) = state.ridge, state.information
-    cell, user, item = problem.split(point)
+    ridge, (cell, user, item) = state.ridge, problem.split(point)
     parts = (
-        (user, 1.0 / of_user, problem.users.size, ridge.user),
-        (item, 1.0 / of_item, problem.items.size, ridge.item),
+        (user, 1.0 / state.users.information, problem.users.size, ridge.user),
+        (item, 1.0 / state.items.information, problem.items.size, ridge.item),
         (centred(cell), 1.0 / state.cell_information, 1.0, ridge.interaction),
     )
     user_ridge, item_ridge, interaction = (
