@@ -86,7 +86,7 @@ class Levels:
         of = kinds_of(side.bin, score)
         if of.max() >= LEVELS:
             steps = max(LEVELS // (int(side.bin.max()) + 1), 1)
-            place = (score - score.min()) / np.ptp(score) * steps
+            place = (score - score.min()) / max(float(np.ptp(score)), 1e-300) * steps
             of = kinds_of(side.bin, np.minimum(place.astype(np.int64), steps - 1))
         first, size = np.unique(of, return_index=True)[1], np.bincount(of, side.size)
         value = score[first]
