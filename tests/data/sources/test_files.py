@@ -209,7 +209,7 @@ def test_no_permission(tmp_path: Path, refusal, monkeypatch: pytest.MonkeyPatch)
         refusal(lambda: load_dataset("files", tmp_path), str(tmp_path), "no permission to read")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", denied)
-        refusal(lambda: load_dataset("files", tmp_path), "logged.csv", "no permission to read")
+        refusal(lambda: load_dataset("files", tmp_path), ".csv", "no permission to read")
 
 
 TIMED = pl.DataFrame(

@@ -80,12 +80,10 @@ def load(
             raise InputError(f"option {key} is no path", found=own, expected="the path of a file")
     header, names = _header(columns)
     files = _find_files(path, given)
-    rated = {
-        key: _rated(file, names, header)
-        for key, file in files.items()
-        if key in RATED and (key != "logged" or shards is None)
-    }
-    tables = {**rated, **_sides(files, names, multi_valued, categorical)}
+    tables = _sides(files, names, multi_valued, categorical)
+    for key, file in files.items():
+        if key in RATED and (key != "logged" or shards is None):
+            tables[key] = _rated(file, names, header)
 
     def build(logged: pl.DataFrame) -> Dataset:
         return Dataset.from_frame(

@@ -42,15 +42,15 @@ IDS = ("user_id", "item_id")
 SKIPPED = "-"
 """Stands for a column of a file without header that is not read."""
 SEPARATORS = (",", ";", "\t", "|")
-_ONE = "\x1f"
-"""Stands for `::` while a table is read: the control character that was made for separating fields.
-"""
+_ONE = "\x1f"  # stands for `::` while a table is read: made for separating fields
 _BINARY = {
     b"PAR1": "Parquet",
     b"PK\x03\x04": "a zip archive",
     b"\x28\xb5\x2f\xfd": "Zstandard (unpack it with zstd -d)",
     b"BZh91AY&SY": "bzip2",
     b"\xfd7zXZ\0": "xz",
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
@@ -113,15 +113,13 @@ def data_folder(path: AnyPath | None, source: str) -> Path:
 
 
 def has_file(path: Path) -> bool:
-    """Whether there is something to open at `path`; no permission to look is an error, not an
-    absence."""
+    """Whether there is something to open; no permission to look is an error, not an absence."""
     with input_errors(path):
         return path.exists()
 
 
 def first_file(folder: Path, names: Sequence[str], source: str) -> Path:
-    """The first of `names` that exists in `folder`; when none does, the message names all that were
-    looked for."""
+    """The first of `names` that exists in `folder`."""
     for name in names:
         if has_file(folder / name):
             return folder / name
@@ -248,11 +246,12 @@ def read_bytes(path: AnyPath) -> bytes:
         raise InputError(
             "not a text file",
             file=path,
-            found=found or "zero bytes in the first line",
+            found=found or "zero bytes in the first line, as in UTF-16",
             expected="UTF-8 text, as it is or in gzip",
             hint="Unpack it first, or save it as UTF-8.",
         )
-    return raw
+    # lines that end as they did on old Macs
+    return raw if b"\n" in raw else raw.replace(b"\r", b"\n")
 
 
 def _unzipped(raw: bytes, path: AnyPath) -> bytes:
