@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from puidrec.methods.spectrum import mixture
-from puidrec.methods.spectrum.mixture import RATIOS, SCALES, Codes, fit_mixture
+from puidrec.methods.spectrum.mixture import HIDDEN, RATIOS, SCALES, Codes, fit_mixture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -19,6 +19,8 @@ def drawn(rng, n=60, users=25, items=12, widths=(("level", 1), ("members", 4), (
         for name, k in widths
     }
     sd = {name: abs(rng.normal(0.0, scale)) for name, scale in SCALES.items()}
+    hidden = rng.choice(HIDDEN)
+    sd |= {name: hidden * sd[name] for name, _ in widths}
     beta = np.concatenate([sd[name] / np.sqrt(k) * rng.standard_normal(k) for name, k in widths])
     user, item = rng.integers(users, size=n), rng.integers(items, size=n)
     a, b = sd["users"] * rng.standard_normal(users), sd["items"] * rng.standard_normal(items)
@@ -96,7 +98,7 @@ def test_deviations_are_averaged_as_brute_force_does() -> None:
     user, item = rng.integers(5, size=n), rng.integers(4, size=n)
     y = 0.1 + np.array([-0.15, -0.05, 0.0, 0.05, 0.1])[user] + 0.2 * rng.standard_normal(n)
     grids = {
-        "level": np.geomspace(0.01, 1.2, 14),
+        "level": np.geomspace(0.001, 1.2, 22),
         "noise": np.geomspace(0.12, 0.35, 16),
         "users": np.linspace(0.0, 0.24, 11),
         "items": np.linspace(0.0, 0.16, 9),
@@ -109,9 +111,9 @@ def test_deviations_are_averaged_as_brute_force_does() -> None:
             1.0 if name in ("level", "noise") or k else 0.5
             for name, k in zip(grids, at, strict=True)
         ]
-        prior = np.prod(
-            [np.exp(-0.5 * (sds[name] / SCALES[name]) ** 2) for name in grids]
-        ) * np.prod(ends)
+        scaled = np.array([sds[name] / SCALES[name] for name in grids])
+        prior = np.exp(-0.5 * scaled[1:] @ scaled[1:]) * np.prod(ends)
+        prior *= np.mean(np.exp(-0.5 * (scaled[0] / HIDDEN) ** 2) / HIDDEN)
         found, _, log_likelihood = dense_posterior(columns, y, user, item, (5, 4), sds)
         weight = (
             prior

@@ -23,7 +23,7 @@ from puidrec.methods.spectrum.from_log import (
     label_free_order,
     modulators,
 )
-from puidrec.methods.spectrum.terms import Term, compress, gathered, spread
+from puidrec.methods.spectrum.members import Term, compress, gathered, spread
 from puidrec.model import Recommender
 from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Settings
@@ -87,7 +87,7 @@ def test_blocks_of_entities_give_the_same_compression(monkeypatch) -> None:
     draw = np.random.default_rng(1)
     terms = [random_term(draw, 3), random_term(draw, 4)]
     whole = compress(terms, 5).scores.tile().numpy()
-    monkeypatch.setattr("puidrec.methods.spectrum.terms.ROWS", 7)
+    monkeypatch.setattr("puidrec.methods.spectrum.members.ROWS", 7)
     np.testing.assert_allclose(compress(terms, 5).scores.tile().numpy(), whole, atol=1e-5)
 
 

@@ -31,13 +31,18 @@ from puidrec.methods.spectrum.from_log import (
     out_of_fold,
 )
 from puidrec.methods.spectrum.members import (
+    Term,
     cold_start,
+    compress,
+    gathered,
     member_stages,
     members_of,
+    one,
     path_parameters,
+    root_mean_square,
+    spread,
 )
 from puidrec.methods.spectrum.mixture import Codes, Posterior, fit_mixture
-from puidrec.methods.spectrum.terms import Term, compress, gathered, one, root_mean_square, spread
 from puidrec.methods.spectrum.uncertainty import summarise
 from puidrec.rng import generator
 from puidrec.scores.low_rank import LowRank

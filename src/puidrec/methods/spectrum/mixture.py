@@ -5,8 +5,11 @@ regression.
 
     β_k ~ N(0, τ_g²/K_g)   the K_g columns of group g (level, members, exposure, slope, personal)
     a_u ~ N(0, τ_users²),   b_i ~ N(0, τ_items²),   ε_r ~ N(0, σ² v_r), v known
-    τ, σ ~ half-normal with the scales of `SCALES`; y is a rating in 0..1 less what the prior model
-    predicts
+    τ, σ ~ half-normal with the scales of `SCALES`, those of columns times λ ~ uniform(0, 2);
+    y is a rating in 0..1 less what the prior model predicts
+
+λ is how much is hidden at all: rows that ask for no change of the level ask for little else, and a
+large change licenses others.
 
 Given the ratios τ/σ everything is Gaussian and in closed form. They are averaged over, not
 maximised, for with few rows their mode is 0: adaptive importance sampling draws sets of ratios,
@@ -40,6 +43,8 @@ SCALES = {
     "noise": 0.3,
 }
 """Half-normal priors of standard deviations, for ratings in 0..1."""
+HIDDEN = (np.arange(10) + 0.5) / 5.0
+"""λ, evenly spaced."""
 RATIOS = np.array([0.0, 0.1, 0.2, 0.35, 0.6, 1.0])
 """τ/σ of user and item effects, as the likelihood has them."""
 ROUNDS, MOST_ROUNDS, DRAWS = 4, 20, 200
@@ -240,10 +245,11 @@ class Regression:
         return found
 
     def log_prior(self, log_sd: np.ndarray) -> np.ndarray:
-        """Half-normal densities of standard deviations, of their logarithms."""
-        scale = np.array([SCALES[name] for name in (*self.names, "noise")])
-        each = log_sd - np.log(scale) - 0.5 * (np.exp(log_sd) / scale) ** 2
-        return np.asarray(each.sum(1) + 0.5 * scale.size * np.log(2.0 / np.pi))
+        """Log densities of the logarithms of standard deviations, averaged over λ."""
+        z = log_sd - np.log([SCALES[name] for name in (*self.names, "noise")])
+        z, others = np.split(z, [len(self.widths)], axis=1)
+        given = [_half_normal(z - np.log(share)) for share in HIDDEN]
+        return np.asarray(logsumexp(given, axis=0) - np.log(len(given)) + _half_normal(others))
 
     def posterior(self, draws: Draws) -> Posterior:
         """Moments over the draws."""
@@ -296,6 +302,11 @@ def fit_mixture(
         n += known[1]
     regression = Regression(rows, n, {name: x.shape[1] for name, x in columns.items()})
     return regression.posterior(importance_sample(regression, rng))
+
+
+def _half_normal(z: np.ndarray) -> np.ndarray:
+    """Log densities of the logarithms of half-normal variables of scale 1, summed over columns."""
+    return np.asarray((z - 0.5 * np.exp(2.0 * z) + 0.5 * np.log(2.0 / np.pi)).sum(1))
 
 
 class Proposal(NamedTuple):
