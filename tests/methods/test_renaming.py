@@ -18,8 +18,12 @@ from puidrec.model import Recommender
 
 USERS, ITEMS = 60, 40
 FIXED = {"dim": 4, "l2": 0.1}
-GRID = ("mf", "ips", "dr", "rd-ips", "rd-dr", "puid-dr", "bpuid-dr", "brd-ips", "mrdr", "ips-v2")
+GRID = ("mf", "ips", "dr", "rd-ips", "rd-dr", "puid-dr", "bpuid-dr", "brd-ips", "ips-v2")
 OTHERS = (
+    "mrdr",
+    "dr-mse",
+    "tdr",
+    "d-dr",
     "signed-rd",
     "signed-puid",
     "all-rank",
