@@ -91,7 +91,7 @@ class PairError:
     """
 
     quadratic = True
-    """Σ over all pairs has the Gram identity of `whole_space`; other errors need tiles."""
+    """Σ over all pairs has the Gram identity of `scores.low_rank`; other errors need tiles."""
 
     def parts(self, score: Tensor, target: Tensor) -> Parts:
         """e and its derivatives, pair by pair."""

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from puidrec.errors import InputError
 from puidrec.exposure.bounds import Gamma, TableGamma
-from puidrec.losses.whole_space import linear_sum
-from puidrec.scores.low_rank import LowRank
+from puidrec.scores.low_rank import LowRank, linear_sum
 
 DEFAULT_GAMMA = 1.1
 """Γ where nothing is known: in the simulated worlds, where people pick what they like, it repairs

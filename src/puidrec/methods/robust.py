@@ -26,7 +26,6 @@ from puidrec.losses.pair_loss import (
     imputation_target,
 )
 from puidrec.losses.pointwise import PairError
-from puidrec.losses.whole_space import linear_sum, square_sum, tiled_sum
 from puidrec.methods.prepare import Columns, Prepared
 from puidrec.methods.problem import (
     Done,
@@ -41,7 +40,7 @@ from puidrec.methods.problem import (
 from puidrec.optimise.adam import Step
 from puidrec.optimise.checkpoint import with_prefix
 from puidrec.scores.log import Column, exact_sum
-from puidrec.scores.low_rank import LowRank
+from puidrec.scores.low_rank import LowRank, linear_sum, square_sum, tiled_sum
 
 
 @torch.no_grad()

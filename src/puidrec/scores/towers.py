@@ -3,7 +3,7 @@ folded in.
 
 Representations are computed once per step, never per pair, so a backbone costs (users + items)
 whatever the log; and because r̂ is an inner product, losses over all pairs have the identities of
-`losses.whole_space`. A backbone is made of *towers*, each mapping every entity of a side to a
+`scores.low_rank`. A backbone is made of *towers*, each mapping every entity of a side to a
 vector and a bias; a side is their sum: free parameters per entity (`mf`), linear features
 (`mf-linear`: what lifts small logs with real features; they serve users and items without a
 history), or the paper's network on features (`mf-mlp`).
