@@ -299,10 +299,9 @@ class Prepared:
         parts = [split.propensity] if split.propensity is not None else []
         if split.selection == "uniform" and self.settings.select != "none":
             parts.append(split.validation)
-        user = np.concatenate([np.zeros(0, np.int64), *(part.user for part in parts)])
-        item = np.concatenate([np.zeros(0, np.int64), *(part.item for part in parts)])
-        target = np.concatenate([np.zeros(0), *(log.target(part) for part in parts)])
-        liked = np.concatenate([np.zeros(0, bool), *(part.label == 1 for part in parts)])
+        none = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))
+        some = [(part.user, part.item, log.target(part), part.label == 1) for part in parts]
+        user, item, target, liked = map(np.concatenate, zip(none, *some, strict=True))
         kept = ~pairs_among(user, item, log.row_start, log.items)
         kept &= kept.sum() >= FEWEST_UNIFORM
         return UniformRows(user[kept], item[kept], target[kept], liked[kept])
