@@ -144,7 +144,7 @@ class Run:
                 fitted = replace(fitted, phi=base.phi, theta=base.theta, parameters=base.parameters)
         self.done[stage.name] = fitted
 
-    def solve(self, problem: Problem, stage: Stage, begun: Checkpoint | None) -> Fitted:
+    def solve(self, problem: Problem, stage: Stage, begun: Checkpoint | None = None) -> Fitted:
         """Solve the models of a problem, one after the other, and put them into their backbones."""
         settings, log, parts = self.prepared.settings, self.prepared.log.operator, problem.parts
         most, state, solved = min(settings.epochs, stage.sweeps or settings.epochs), None, 0
@@ -202,7 +202,7 @@ class Run:
         part.backbone.load_state_dict(with_prefix(self.done[stage].parameters, "phi."))
         return point_of(part.backbone, self.prepared.log.operator.users)
 
-    def descend(self, problem: Problem, stage: Stage, begun: Checkpoint | None) -> Fitted:
+    def descend(self, problem: Problem, stage: Stage, begun: Checkpoint | None = None) -> Fitted:
         """Train a problem by Adam."""
         settings, validator = self.prepared.settings, self.validator
         self.prepared.log.operator.require_simple(settings.method)
