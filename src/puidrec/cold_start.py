@@ -16,7 +16,7 @@ from puidrec.errors import InputError
 from puidrec.features.encode import ColumnEncoder, FeatureEncoder
 from puidrec.optimise.checkpoint import with_prefix
 from puidrec.scores import make_backbone
-from puidrec.scores.sparse import LogPattern
+from puidrec.scores.log import LogPattern
 from puidrec.scores.towers import Backbone, Design, Tower
 
 if TYPE_CHECKING:

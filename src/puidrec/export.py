@@ -22,7 +22,7 @@ from puidrec.data.schema import Origin
 from puidrec.data.sources.files import atomic_text
 from puidrec.data.tables import pair_matrix
 from puidrec.errors import InputError, PuidError
-from puidrec.losses.pointwise import TargetScale
+from puidrec.evaluation.metrics import TargetScale
 from puidrec.model import Recommender
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from puidrec.methods.table import ALL_LOSSES, DEFAULT_METHOD, MethodSpec, get_me
 from puidrec.plugins import named
 
 if TYPE_CHECKING:
-    from puidrec.losses.pointwise import TargetScale
+    from puidrec.evaluation.metrics import TargetScale
 
 DEFAULT_DIM, DEFAULT_L2 = 16, 0.1
 """Where nothing chooses them: training by adam without IDs, logs of likes."""
@@ -216,7 +216,7 @@ class Settings(BaseModel):
     @property
     def target_scale(self) -> TargetScale:
         """The scale that the method predicts on."""
-        from puidrec.losses.pointwise import TargetScale
+        from puidrec.evaluation.metrics import TargetScale
 
         spec, labels = self.spec, self.target == "binary"
         return TargetScale(

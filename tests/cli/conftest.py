@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.cli import output
+from puidrec.cli import command as output
 from puidrec.cli.main import run
 
 

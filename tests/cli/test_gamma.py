@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from puidrec import gamma_study, load_dataset
-from puidrec.cli import output
+from puidrec.cli import command as output
 from puidrec.gamma_study import study_gamma
 from puidrec.report import gamma as report
 

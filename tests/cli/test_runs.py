@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from puidrec.cli import output
+from puidrec.cli import command as output
 from puidrec.data.dataset import Dataset
 from puidrec.data.sources import load_dataset
 from puidrec.model import Recommender

@@ -16,6 +16,7 @@ from torch import Tensor
 from puidrec.losses import pair_loss
 from puidrec.losses.pair_loss import (
     HEADS,
+    LOSSES,
     WIDTH,
     CrossEntropyError,
     Objective,
@@ -26,8 +27,8 @@ from puidrec.losses.pair_loss import (
     UnseenLoss,
     imputation_target,
     pair_sum,
+    pointwise_error,
 )
-from puidrec.losses.pointwise import LOSSES, pointwise_error
 from puidrec.scores.log import Log, exact_sum
 from puidrec.scores.low_rank import LowRank
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puidrec.errors import InputError
-from puidrec.losses.pair_loss import WIDTH, AbsoluteError
-from puidrec.losses.pointwise import LOSSES, pointwise_error
+from puidrec.losses.pair_loss import LOSSES, WIDTH, AbsoluteError, pointwise_error
 
 REAL = st.floats(-30, 30)
 ERRORS = {

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from puidrec.data.dataset import Dataset
-from puidrec.methods import likes
+from puidrec.methods import dim_and_l2 as likes
 from puidrec.model import Recommender
 from puidrec.scores.log import Log
 
@@ -35,7 +35,7 @@ def test_held_out_likes_choose_and_both_ways_of_judging_are_reported(method, dat
     assert (
         0.7 * best < own[likes.CHOOSES] <= best
     )  # not clearly worse, and as regularised as can be
-    assert {one["l2_factor"] for one in chosen["tried"]} == set(likes.FACTORS)
+    assert {one["l2_factor"] for one in chosen["tried"]} == set(likes.LIKES_FACTORS)
     assert {one["unseen_weight"] for one in chosen["tried"]} == {1.0}
     assert all(
         0.0 <= one[name] <= 1.0 for one in chosen["tried"] for name in ("recall", likes.CHOOSES)

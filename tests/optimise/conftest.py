@@ -11,9 +11,8 @@ from torch import Tensor
 
 from puidrec.losses.pair_loss import Objective, RobustLoss, Row, UnseenLoss, pair_sum
 from puidrec.optimise.model import Features, Model, Point, Side
-from puidrec.scores.log import Log
+from puidrec.scores.log import Log, LogPattern
 from puidrec.scores.low_rank import LowRank
-from puidrec.scores.sparse import LogPattern
 from puidrec.world import ALONE, World
 
 DIM = 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from puidrec.data.dataset import Dataset
-from puidrec.losses.pointwise import TargetScale
+from puidrec.evaluation.metrics import TargetScale
 from puidrec.optimise import stopping
 from puidrec.optimise.stopping import WARM_UP, Stopping, Validator, pair_scores
 from puidrec.scores.low_rank import LowRank

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puidrec.errors import InputError
-from puidrec.losses.pointwise import pointwise_error
+from puidrec.losses.pair_loss import pointwise_error
 from puidrec.scores.low_rank import LowRank, inner_sum, linear_sum, square_sum, tiled_sum
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puidrec.scores import sparse
-from puidrec.scores.sparse import LogPattern, has_sparse_kernels, sampled_product, sparse_matmul
+from puidrec.scores import log as sparse
+from puidrec.scores.log import LogPattern, has_sparse_kernels, sampled_product, sparse_matmul
 
 
 def random_log(seed, n_users, n_items, share=0.3):

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.command import Options, command, option, path_option, quick_imports
-from puidrec.cli.output import print_json, say, steps
+from puidrec.cli.command import (
+    Options,
+    command,
+    option,
+    path_option,
+    print_json,
+    quick_imports,
+    say,
+    steps,
+)
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:

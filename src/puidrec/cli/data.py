@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.command import Options, add_commands, command, option, quick_imports
-from puidrec.cli.output import print_json, print_page, progress_bar, say, steps
+from puidrec.cli.command import (
+    Options,
+    add_commands,
+    command,
+    option,
+    print_json,
+    print_page,
+    progress_bar,
+    quick_imports,
+    say,
+    steps,
+)
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:

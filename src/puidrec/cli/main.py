@@ -15,8 +15,7 @@ import typer
 from typer._completion_shared import Shells, get_completion_script, install
 
 from puidrec.cli import audit, data, runs, studies
-from puidrec.cli.command import add_commands
-from puidrec.cli.output import another_process_prints, is_verbose
+from puidrec.cli.command import add_commands, another_process_prints, is_verbose
 from puidrec.errors import PuidError, PuidWarning, one_line
 
 app = typer.Typer(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from puidrec.cli.command import Options, option, path_option
-from puidrec.cli.output import show_progress
+from puidrec.cli.command import Options, option, path_option, show_progress
 from puidrec.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.command import Options, command, option, path_option, quick_imports
-from puidrec.cli.output import print_json, print_page, progress_bar, say, steps
+from puidrec.cli.command import (
+    Options,
+    command,
+    option,
+    path_option,
+    print_json,
+    print_page,
+    progress_bar,
+    quick_imports,
+    say,
+    steps,
+)
 from puidrec.errors import InputError
 from puidrec.serve import Seen, Unknown
 

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from puidrec.cli import options
-from puidrec.cli.command import Options, command, option, quick_imports
-from puidrec.cli.output import jobs_bar, print_json, print_page, progress_bar, say
+from puidrec.cli.command import (
+    Options,
+    command,
+    jobs_bar,
+    option,
+    print_json,
+    print_page,
+    progress_bar,
+    quick_imports,
+    say,
+)
 from puidrec.errors import InputError, PuidError
 
 if TYPE_CHECKING:

@@ -434,3 +434,30 @@ def compute_metrics(rows: Scored, names: Iterable[str]) -> dict[str, PerUser | f
     """All named metrics, sharing sorts and counts; every name is checked before any work."""
     parsed = {name: parse_metric(name) for name in names}
     return {name: metric.value(rows, k) for name, (metric, k) in parsed.items()}
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """The scale a method predicts on: ratings in [0, 1], labels 0/1 or ±1; as they are, or as
+    log-odds."""
+
+    labels: bool = False
+    signed: bool = False
+    log_odds: bool = False
+
+    @property
+    def target(self) -> Literal["rating", "label", "binary"]:
+        """What predictions on this scale are to be compared with, in the words of `evaluate`."""
+        return ("binary" if self.signed else "label") if self.labels else "rating"
+
+    def of_labels(self, label: np.ndarray) -> np.ndarray:
+        """Labels 1/0 on this scale, float32."""
+        unit = label.astype(np.float32)
+        return signed_labels(unit) if self.signed else unit
+
+    def of_scores(self, score: np.ndarray) -> np.ndarray:
+        """Scores as values of this scale: the mean that log odds stand for, all else as it is."""
+        if not self.log_odds:
+            return score
+        mean: np.ndarray = np.tanh(0.5 * score)
+        return mean if self.signed else unit_labels(mean)

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from puidrec.errors import InputError
 from puidrec.scores.log import Column, Log, Row, exact_sum
 from puidrec.scores.low_rank import LowRank
 
@@ -142,6 +143,19 @@ class CrossEntropyError(PairError):
     def to_target(self, score: Tensor) -> Tensor:
         """The mean that a log-odds stands for."""
         return torch.tanh(0.5 * score) if self.signed else torch.sigmoid(score)
+
+
+LOSSES = ("squared", "absolute", "cross-entropy")
+"""The names a `loss=` option accepts."""
+
+
+def pointwise_error(name: str, target: TargetKind = "unit") -> PairError:
+    """Look an error up by the name of a loss and the kind of target."""
+    if name not in LOSSES:
+        raise InputError("unknown loss", found=name, expected=f"one of {', '.join(LOSSES)}")
+    if name == "cross-entropy":
+        return CrossEntropyError(target)
+    return PairError() if name == "squared" else AbsoluteError()
 
 
 HEADS = ("label", "label-squared", "residual", "direct")
@@ -473,22 +487,3 @@ class _PairSum(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return (slope * upstream).to(slope), None, None
-
-
-__all__ = [
-    "HEADS",
-    "AbsoluteError",
-    "CrossEntropyError",
-    "Factors",
-    "Objective",
-    "PairError",
-    "PairLoss",
-    "PrintedImputation",
-    "RobustLoss",
-    "Row",
-    "TargetKind",
-    "UnseenLoss",
-    "gram",
-    "imputation_target",
-    "pair_sum",
-]

@@ -53,12 +53,12 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from puidrec.data.dataset import Interactions
-from puidrec.losses.pair_loss import RobustLoss, Row, pair_sum
+from puidrec.losses.pair_loss import RobustLoss, pair_sum
 from puidrec.methods.prepare import Prepared
 from puidrec.methods.problem import Done, Problem, Stage, adam_step, backbone_penalty
 from puidrec.optimise.adam import Step
+from puidrec.scores.log import LogPattern, Row, sampled_product
 from puidrec.scores.low_rank import LowRank, square_sum, tiled_sum
-from puidrec.scores.sparse import LogPattern, sampled_product
 from puidrec.scores.towers import EXPOSURE, IMPUTATION, RATING, SharedHeads
 from puidrec.settings import MethodParams
 

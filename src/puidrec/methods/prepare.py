@@ -23,12 +23,13 @@ from puidrec.data.on_disk import StoredInteractions
 from puidrec.data.split import Split
 from puidrec.data.tables import Matrix, pair_matrix, pairs_among, row_starts
 from puidrec.errors import InputError
+from puidrec.evaluation.metrics import TargetScale
 from puidrec.exposure.bounds import Bounds, bounds
 from puidrec.exposure.estimate import NominalExposure, estimate_exposure
 from puidrec.exposure.evidence import Evidence
 from puidrec.exposure.gamma import Gamma, GammaSpec, resolve_gamma
 from puidrec.features.encode import FeatureEncoder, feature_columns
-from puidrec.losses.pointwise import PairError, TargetScale, pointwise_error
+from puidrec.losses.pair_loss import PairError, pointwise_error
 from puidrec.losses.signed import MIN_UNIFORM, raise_to_default_gamma, require_uniform
 from puidrec.methods.table import require_levels
 from puidrec.optimise.stopping import Validator, with_drawn_pairs

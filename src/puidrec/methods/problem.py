@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Generator, Tensor
 
-from puidrec.losses.pair_loss import Objective, PairLoss, Row, pair_sum
+from puidrec.losses.pair_loss import Objective, PairLoss, pair_sum
 from puidrec.optimise.adam import Step
-from puidrec.scores.log import Column
+from puidrec.scores.log import Column, Row, sampled_product
 from puidrec.scores.low_rank import LowRank, square_sum
-from puidrec.scores.sparse import sampled_product
 from puidrec.scores.towers import Backbone
 from puidrec.settings import Settings
 

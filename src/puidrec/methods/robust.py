@@ -20,12 +20,12 @@ from puidrec.data.row_matrix import row_hashes
 from puidrec.errors import InputError
 from puidrec.losses.pair_loss import (
     Objective,
+    PairError,
     PairLoss,
     PrintedImputation,
     RobustLoss,
     imputation_target,
 )
-from puidrec.losses.pointwise import PairError
 from puidrec.methods.prepare import Columns, Prepared
 from puidrec.methods.problem import (
     Done,

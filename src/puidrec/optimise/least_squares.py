@@ -15,7 +15,7 @@ What differs from the textbook (Nocedal & Wright, "Numerical Optimization", algo
    rise.
 3. The preconditioner is made anew from time to time.
 4. Columns that L2 has emptied leave, and the end is only where none is missing
-   (`optimise.columns`).
+   (`optimise.model`).
 5. Where many pairs lie on bends these are rounded off widely at first, then more and more
    sharply, and steps solve for pairs (`optimise.preconditioner.step_by_pairs`).
 
@@ -36,8 +36,7 @@ import numpy as np
 import torch
 
 from puidrec.losses.pair_loss import Objective
-from puidrec.optimise.columns import emptied, grown, misses_a_column, padded
-from puidrec.optimise.model import Metric, Model, Point
+from puidrec.optimise.model import Metric, Model, Point, emptied, grown, misses_a_column, padded
 from puidrec.optimise.preconditioner import (
     UnsolvableError,
     by_pairs,

@@ -12,8 +12,7 @@ import polars as pl
 import torch
 
 from puidrec.data.dataset import Interactions
-from puidrec.evaluation.metrics import auc, user_auc
-from puidrec.losses.pointwise import TargetScale
+from puidrec.evaluation.metrics import TargetScale, auc, user_auc
 from puidrec.scores.low_rank import LowRank
 
 ROWS_PER_USER = 10

@@ -21,8 +21,8 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from puidrec.errors import InputError
+from puidrec.scores.log import LogPattern, sparse_matmul
 from puidrec.scores.low_rank import LowRank
-from puidrec.scores.sparse import LogPattern, sparse_matmul
 
 EXPOSURE, RATING, IMPUTATION = range(3)
 """Heads of Multi-IPS and Multi-DR."""

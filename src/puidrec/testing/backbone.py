@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from puidrec.scores.sparse import LogPattern, sampled_product
+from puidrec.scores.log import LogPattern, sampled_product
 from puidrec.scores.towers import Backbone
 
 

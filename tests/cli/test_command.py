@@ -11,7 +11,7 @@ import unicodedata
 import pytest
 from rich.console import Console
 
-from puidrec.cli import output
+from puidrec.cli import command as output
 from puidrec.comparing.job import DataSpec, Job, Result
 from puidrec.comparing.run import Event, Failure
 
