@@ -269,3 +269,11 @@ def test_what_speaks_arrow_is_a_table_and_a_column_is_none(refusal) -> None:
     assert to_polars(Relation(), Origin("logged")).equals(frame)
     for column in (frame["user_id"], frame["user_id"].to_pandas(), frame["user_id"].to_arrow()):
         refusal(lambda column=column: to_polars(column, Origin("logged")), "logged", "not a table")
+
+
+def test_an_id_written_as_a_whole_and_as_a_broken_number_is_refused(refusal) -> None:
+    ids = pl.Series("user_id", ["2.0", "1", "x", "1.0", "1.5"])
+    refusal(lambda: check_ids(ids, Origin("log")), "log", "row 4", "user_id", "'1.0'", "two ways")
+    refusal(lambda: check_ids(pl.Series("user_id", ["1.0", "1.00"]), Origin("log")), "two ways")
+    for fine in (["1.0", "2.0"], ["1", "01", "1.5"], ["1", "2.0"], ["v1", "v1.0"]):
+        assert check_ids(pl.Series("user_id", fine), Origin("log")).to_list() == fine

@@ -223,7 +223,22 @@ def check_ids(column: pl.Series, origin: Origin) -> pl.Series:
     reject(clean.is_null(), clean, "missing id", expected, hint, origin)
     if clean.dtype == pl.String:
         reject(clean == "", clean, "empty id", expected, hint, origin)
+        _refuse_two_forms(clean, origin)
     return clean
+
+
+def _refuse_two_forms(ids: pl.Series, origin: Origin) -> None:
+    """Refuse `1` and `1.0` in one column: one user, whom some program wrote as a broken number,
+    would become two."""
+    broken = ids.str.contains(r"^-?[0-9]+\.0+$")
+    if broken.any():
+        whole = ids.str.replace(r"^(-?[0-9]+)\.0+$", "${1}")
+        forms = pl.DataFrame({"id": ids, "whole": whole}).unique()["whole"]
+        both = broken & whole.is_in(forms.filter(forms.is_duplicated()).implode())
+        hint = "Write ids as whole numbers."
+        reject(
+            both, ids, "an id written in two ways", "each id in one form, 1 or 1.0", hint, origin
+        )
 
 
 def check_number(
