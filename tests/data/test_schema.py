@@ -15,6 +15,7 @@ from puidrec.data.schema import (
     Origin,
     RatingScale,
     check_choice,
+    check_ids,
     clean_interactions,
     clean_side,
     require_columns,
