@@ -71,7 +71,8 @@ def test_sections_are_told_apart() -> None:
     )
 
 
-def test_help_names_every_method_propensity_and_metric() -> None:
+def test_help_names_every_method_propensity_source_and_metric() -> None:
+    from puidrec.data.sources import SOURCES
     from puidrec.data.split import PROTOCOLS
     from puidrec.evaluation.metrics import METRICS
     from puidrec.exposure import PROPENSITIES
@@ -79,6 +80,7 @@ def test_help_names_every_method_propensity_and_metric() -> None:
 
     assert re.split(r", | or ", options.METHODS.removesuffix(".")) == list(METHODS)
     assert re.split(r", | or ", options.PROPENSITIES) == list(PROPENSITIES)
+    assert set(re.split(r", | or ", options.SOURCES.removesuffix("."))) == set(SOURCES)
     names = [name.removesuffix("@K") for name in options.METRICS.split(";")[0].split(", ")]
     assert [name for name in names if name != "catalogue-recall"] == list(METRICS)
     assert all(f"{name} (" in options.PROTOCOLS for name in PROTOCOLS)

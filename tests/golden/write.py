@@ -1,5 +1,5 @@
-"""Thirty rounded scores of every method on two small logs; `python tests/golden/write.py` writes
-them anew, on purpose.
+"""Thirty rounded scores of every method on two small logs; `python tests/golden/write.py`
+writes them anew, on purpose; with names, those of these methods only.
 
 A change of a golden score is a change of what users get: it needs a line in CHANGELOG.md that says
 which methods, and why.
@@ -8,7 +8,8 @@ which methods, and why.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -46,15 +47,25 @@ def scores(method: str, data: Dataset) -> list[float]:
     return [round(float(score), DIGITS) for score in found]
 
 
-def golden() -> Iterator[tuple[Path, dict[str, list[float]]]]:
+def golden(changed: Container[str]) -> Iterator[tuple[Path, dict[str, list[float]]]]:
     """Each file, and what belongs into it."""
     for name, data in logs().items():
-        yield FOLDER / f"{name}.json", {method: scores(method, data) for method in METHODS}
+        path = FOLDER / f"{name}.json"
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        yield (
+            path,
+            {
+                method: scores(method, data)
+                if method in changed or method not in kept
+                else kept[method]
+                for method in METHODS
+            },
+        )
 
 
 def main() -> None:
     """Write all of them: a method per line, so that a change shows which methods it changed."""
-    for path, found in golden():
+    for path, found in golden(sys.argv[1:] or METHODS):
         lines = ",\n".join(
             f"  {json.dumps(method)}: {json.dumps(values)}" for method, values in found.items()
         )

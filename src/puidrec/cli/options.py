@@ -46,7 +46,7 @@ MODEL_SETTINGS = (
     "A setting of the model: dim, epochs, l2, gamma, ids, select, …; or data.KEY, one of the data "
     "source."
 )
-SOURCES = "coat, yahoo-r3, kuairec, ml-100k, simulated, recbole or files."
+SOURCES = "coat, yahoo-r3, kuairec, kuairand, ml-100k, simulated, recbole or files."
 DEVICES = "Where to compute: cpu, cuda, …"
 PATHS = ("logged", "uniform", "users", "items", "shards")
 """Options of the source `files` that are paths."""

@@ -183,7 +183,10 @@ def targeted_weight(p: np.ndarray, slope: float) -> np.ndarray:
 def _weighted(
     prepared: Prepared, log: Rule | None = None, imputation: Rule | None = None
 ) -> list[Stage]:
-    """The stages of IPS or DR with a function of p as the weights of the log, or of θ alone."""
+    """The stages of IPS or DR with a function of p as the weights of the log, or of θ alone.
+
+    Weights are not rescaled: where they add up to less than |D|, L2 counts for more.
+    """
 
     def columns(base: Prepared, rule: Rule | None) -> Columns | None:
         if rule is None:
