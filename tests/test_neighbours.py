@@ -97,3 +97,11 @@ def test_stability_looks_at_the_candidates_only(tiny_data: pr.Dataset) -> None:
     assert (
         found["gamma_max"] == float("inf")
     ).all()  # of three candidates all three stay, whatever Γ is
+
+
+def test_where_only_biases_are_left_nothing_is_told_apart() -> None:
+    """Scores that differ by a bias of the item are alike up to rounding, which is no neighbour."""
+    bias = np.linspace(0.0, 1.0, 40)
+    items = np.column_stack([np.ones(40), bias])
+    users = np.column_stack([np.linspace(1.0, 2.0, 30), np.ones(30)]) * (1.0 + 1e-15)
+    assert not profiles(items, users).any()

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -57,6 +56,8 @@ from puidrec.scores.low_rank import LowRank
 if TYPE_CHECKING:
     from puidrec.model import Recommender
 
+CELLS, ENTITIES = 2**21, 256
+"""Numbers gathered at once (16 MB), and most entities, so that they stay near the processor."""
 SMALL = 1e-6
 """Directions in which trained users differ by less than this share of the largest are no
 directions."""
@@ -145,15 +146,26 @@ class Prior:
 
 
 def solve(x: np.ndarray, rows: PairsByUser, target: np.ndarray, penalty: float) -> np.ndarray:
-    """z of each entity, [n, coordinates], from its rows.
+    """z of each entity, [n, coordinates], from its rows; a batch of small positive systems at a
+    time.
 
     x: coordinates of the other side; target: what they shall explain, row by row.
     """
-    start, other = rows
-    ridge, result = penalty * np.eye(x.shape[1]), np.zeros((start.size - 1, x.shape[1]))
-    for k, (first, last) in enumerate(pairwise(start.tolist())):
-        own = x[other[first:last]]
-        result[k] = np.linalg.solve(own.T @ own + ridge, own.T @ target[first:last])
+    (start, other), width = rows, x.shape[1]
+    ridge, counts = penalty * np.eye(width), np.diff(start)
+    result, first = np.zeros((counts.size, width)), 0
+    order = np.argsort(counts, kind="stable") if width and other.size else np.zeros(0, np.int64)
+    while first < order.size:  # of like numbers of rows: little padding
+        most = int(counts[order[min(first + ENTITIES, order.size) - 1]])
+        block = order[first : first + min(max(1, CELLS // (width * (width + most))), ENTITIES)]
+        first += block.size
+        place = np.arange(int(counts[block].max()))
+        there = place < counts[block, None]
+        at = np.where(there, start[block, None] + place, 0)
+        own = x[other[at]] * there[:, :, None]
+        turned = own.transpose(0, 2, 1)
+        slope = turned @ target[at][:, :, None]
+        result[block] = np.linalg.solve(turned @ own + ridge, slope)[:, :, 0]
     return result
 
 

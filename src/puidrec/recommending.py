@@ -279,7 +279,9 @@ def profiles(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     root = np.asarray(np.linalg.qr(spread, mode="r"))  # RᵀR is the other side's covariance
     vectors = centred @ root.T
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    small = length <= 1e-7 * max(float(length.max(initial=0.0)), 1e-300)
+    # against what the factors allow: where only biases are left, lengths are rounding errors
+    most = np.linalg.norm(centred, axis=1).max(initial=0.0) * np.linalg.norm(spread)
+    small = length <= 1e-7 * max(float(most), 1e-300)
     return np.where(small, 0.0, vectors / np.where(small, 1.0, length)).astype(np.float32)
 
 

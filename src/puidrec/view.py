@@ -125,7 +125,7 @@ def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None
             yield lambda stage, done, total, figures: bar.update(
                 task,
                 completed=done,
-                total=total,
+                total=total or None,
                 description=_progress_words(stage, done, total, figures),
             )
 
@@ -157,9 +157,10 @@ class _NotebookBar:
 
         self.due = time.monotonic() + 0.2
         words = _progress_words(stage, done, total, figures)
+        far = f' max="{total}" value="{done}"' if total else ""  # else it moves to and fro
         shown = {
             "text/plain": words,
-            "text/html": f'<progress max="{total}" value="{done}"></progress> {escape(words)}',
+            "text/html": f"<progress{far}></progress> {escape(words)}",
         }
         if self.handle is None:
             self.handle = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]

@@ -127,7 +127,7 @@ def _told_of(
         losses = [value for name, value in figures.items() if name.startswith("loss_")]
         loss = f": loss {losses[0]:.4f}" if losses else ""
         words = f"{method} ({stage}){loss}{judged.get(stage, '')}"
-        bar.update(task, completed=done, total=total, description=words)
+        bar.update(task, completed=done, total=total or None, description=words)
 
     return show
 
@@ -305,11 +305,11 @@ def export(
     """Write a trained model for other systems: an ONNX graph, or vectors for any vector index."""
     with quick_imports():
         from puidrec.export import export_model
-        from puidrec.run_folder import load_run, read_environment
+        from puidrec.run_folder import ENVIRONMENT, load_run, read_environment
 
     model, _ = load_run(run)
     with steps("writing"):
-        about = read_environment(run)
+        about = read_environment(run) if (run / ENVIRONMENT).exists() else {}
         written = export_model(model, form.value, out, data_sha256=about.get("data_sha256"))
     if common.as_json:
         print_json(written)

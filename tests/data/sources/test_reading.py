@@ -295,3 +295,21 @@ def test_a_small_parquet_file_of_very_many_rows_is_refused_before_it_is_unpacked
         "--shards",
     )
     assert read_parquet(path, ["rating"]).height == rows
+
+
+def test_a_blank_first_line_and_a_list_of_json_are_named(tmp_path: Path, refusal) -> None:
+    for name, content, words in (
+        ("blank.csv", b"\nuser_id,item_id,rating\n1,2,3\n", "first line is blank"),
+        ("list.ndjson", b'[\n{"user_id": 1},\n{"user_id": 2}]', "without a list around"),
+        ("bytes.jsonl", b'{"user_id": 1}\n{"user_id": "\xff"}\n', "not utf-8 text"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        refusal(lambda path=path: reading.read_table(path), name, words)
+
+
+@pytest.mark.parametrize("changed", [{"shape": [1e30, 2]}, {"format": np.array(b"\xff\xfe")}])
+def test_a_matrix_of_impossible_shape_or_format_is_refused(tmp_path, refusal, changed) -> None:
+    parts = {"indices": [0], "indptr": [0, 1], "shape": [1, 2], "data": [1.0], "format": b"csr"}
+    np.savez(tmp_path / "m.npz", **{**parts, **changed})
+    refusal(lambda: reading.read_table(tmp_path / "m.npz"), "m.npz")

@@ -179,7 +179,9 @@ def _read_file(
         return matrix_frame(_read_matrix(path))
     content = read_bytes(path)
     first = as_text(io.BytesIO(content).readline(), path).strip()
-    if first.startswith("{") or path.name.removesuffix(".gz").endswith((".jsonl", ".json")):
+    if first.startswith("{") or path.name.removesuffix(".gz").endswith(
+        (".jsonl", ".ndjson", ".json")
+    ):
         return _json_lines(content, path)
     if names is None and all(_FIELD.fullmatch(field.strip()) for field in first.split("\t")):
         return _parse_atomic(content, path)
@@ -343,6 +345,10 @@ def _header(line: str, separator: str, path: AnyPath) -> list[str]:
         names = [name.strip() for name in next(csv.reader([line], delimiter=separator))]
     except csv.Error as error:
         raise InputError(f"cannot read the header line ({error})", file=path) from error
+    if not names:
+        raise InputError(
+            "the first line is blank", file=path, expected="the names of the columns in it"
+        )
     repeated = next((name for name, times in Counter(names).items() if times > 1), None)
     if repeated is not None:
         raise InputError(
@@ -424,6 +430,7 @@ def _json_lines(content: bytes, path: AnyPath) -> pl.DataFrame:
     try:
         return pl.read_ndjson(content, infer_schema_length=None)
     except POLARS_ERRORS as error:
+        as_text(content, path)
         problem = f"not JSON lines ({short_reason(error)})"
         expected = '{"user_id": …, "item_id": …} per line, without a list around'
         raise InputError(problem, file=path, expected=expected) from error
@@ -486,14 +493,15 @@ def _read_matrix(path: AnyPath) -> Matrix:
     """A CSR matrix as `scipy.sparse.save_npz` writes it; its arrays are checked, since a wrong
     index would crash."""
     arrays = read_arrays(path, ("indices", "indptr", "shape", "data", "format"))
-    if str(arrays["format"].astype(str)) != "csr":
-        found, hint = str(arrays["format"].astype(str)), "Save matrix.tocsr()."
+    name = arrays["format"].item() if arrays["format"].size == 1 else b""
+    if name not in (b"csr", "csr"):
+        found, hint = repr(name), "Save matrix.tocsr()."
         raise InputError("another sparse format", file=path, found=found, expected="csr", hint=hint)
     try:
         parts = arrays["data"], arrays["indices"], arrays["indptr"]
         matrix: Matrix = sparse.csr_array(parts, shape=tuple(arrays["shape"].tolist()))
         matrix.check_format(full_check=True)
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
         problem = f"damaged sparse matrix ({short_reason(error)})"
         raise InputError(problem, file=path) from error
     return matrix
