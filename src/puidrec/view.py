@@ -130,6 +130,40 @@ def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None
             )
 
 
+class Work:
+    """Counts work over all stages: sweeps, epochs and fits of the path done, of those and the most
+    that is left.
+
+    A stage that converges before its most sweeps makes the total smaller, so that the last call is
+    the end.
+    """
+
+    def __init__(self, told: Progress, later: int) -> None:
+        self.told, self.before, self.own, self.later = told, 0, 0, later
+        self.last: tuple[str, int, int] = ("", 0, 0)
+
+    def begin(self, stage: str, most: Sequence[int]) -> None:
+        """A stage begins; most: sweeps of it and of those after it. The last may be a closed form
+        that takes long."""
+        self.before, self.own, self.later = self.before + self.own, 0, sum(most[1:])
+        if len(most) == 1 and self.before:
+            self(stage, 0, most[0], {})
+
+    def __call__(self, stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+        """A step of a stage: `done` of at most `total`; of the path nobody knows how many fits it
+        has."""
+        self.own = done if total else self.own + 1
+        done = self.before + self.own
+        self.last = (stage, done, done + max(total - self.own, 0) + self.later)
+        self.told(*self.last, figures)
+
+    def end(self) -> None:
+        """Nothing is left."""
+        stage, done, total = self.last
+        if stage and done < total:
+            self.told(stage, done, done, {})
+
+
 def _in_notebook() -> bool:
     """Whether this runs in a Jupyter kernel."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

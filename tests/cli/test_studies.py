@@ -417,8 +417,8 @@ def test_a_disk_that_is_full_leaves_what_was_there(
 ) -> None:
     (tmp_path / "demo.json").write_text("old")
     (tmp_path / "own.txt").write_text("kept")
-    found = SimpleNamespace(facts={}, audit=SimpleNamespace(to_dict=dict))
-    monkeypatch.setattr(demo, "run_demo", lambda *_: found)
+    found = SimpleNamespace(to_dict=dict)
+    monkeypatch.setattr(demo, "run_demo", lambda *_: ({}, found))
     monkeypatch.setattr(page, "demo_html", lambda *_: "page")
     really = atomic.write_text
 

@@ -256,10 +256,10 @@ def test_progress_tells_stage_epochs_and_figures(prepare, world) -> None:
     )
     told = [call for call in calls if call[3]]
     assert [call[:3] for call in told] == [
-        (stage, epoch, 6) for stage in ("benchmark", "main") for epoch in range(1, 7)
+        (s, 6 * k + e, 12) for k, s in enumerate(("benchmark", "main")) for e in range(1, 7)
     ]
     assert all({"epoch", "loss_phi"} <= call[3].keys() for call in told)
-    assert [call[1] for call in told if "score" in call[3]] == [5, 6, 5, 6]
+    assert [call[1] for call in told if "score" in call[3]] == [5, 6, 11, 12]
 
 
 def test_divergence_is_told_with_what_to_do(prepare) -> None:

@@ -214,7 +214,8 @@ def kmeans_bins(matrix: np.ndarray, k: int = 4) -> np.ndarray:
             with warnings.catch_warnings():  # values that only rounding tells apart share a bin
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 found = KMeans(k, n_init=3, random_state=0).fit(values[:, None])
-            of_value = found.cluster_centers_[:, 0].argsort().argsort()[found.labels_]
+            centres = np.sort(found.cluster_centers_[:, 0])
+            of_value = np.searchsorted((centres[1:] + centres[:-1]) / 2.0, values)
         codes[:, column] = of_value
     return codes
 

@@ -28,7 +28,7 @@ from puidrec.plugins import named
 from puidrec.scores.log import Log
 from puidrec.scores.low_rank import LowRank
 from puidrec.settings import Settings
-from puidrec.view import Progress
+from puidrec.view import Progress, Work
 
 ADMISSIBLE = 1e-6
 """A benchmarked loss up to this much above 0 counts as 0: sums over all pairs are rounded."""
@@ -54,11 +54,17 @@ def train_stages(
     _require_same_checkpoint(resume, prepared.log.operator)
     _require_inputs(prepared)
     validator = prepared.validator() if prepared.settings.spec.trains else None
-    prepared, chosen = with_chosen_l2(prepared, resume, progress)
+    work = None if progress is None else Work(progress, prepared.settings.epochs)
+    prepared, chosen = with_chosen_l2(prepared, resume, work)
     settings = prepared.settings
-    run, stages = Run(prepared, validator, chosen, save, resume, progress), stages_of(prepared)
-    for stage in stages:
+    run, stages = Run(prepared, validator, chosen, save, resume, work), stages_of(prepared)
+    for k, stage in enumerate(stages):
+        if work is not None:
+            most = (min(settings.epochs, one.sweeps or settings.epochs) for one in stages[k:])
+            work.begin(stage.name, list(most))
         run.train(stage)
+    if work is not None:
+        work.end()
     done, last = run.done, run.done[stages[-1].name]
     notes: dict[str, Any] = {}
     if settings.spec.trains:
