@@ -499,12 +499,12 @@ def seeds(n: int) -> Iterator[Row]:
         for seed in range(total):
             truth = make_world("nothing", seed, n_users=200, n_items=120, density=0.1)
             data = truth.dataset(3_000, np.random.default_rng([seed, 11]))
-            test = data.split(seed=seed).test
+            split = data.split(seed=seed)
             fits = [
-                pr.Recommender(method, dim=8, epochs=30, rng=k, **settings).fit(data)
+                pr.Recommender(method, dim=8, epochs=30, rng=k, **settings).fit(data, split)
                 for k in range(6)
             ]
-            found = [pr.evaluate(model, test, metrics=["uauc"]).per_user["uauc"] for model in fits]
+            found = [pr.evaluate(model, split.test, metrics=["uauc"]).per_user["uauc"] for model in fits]
             wrong += compare(found[:3], found[3:], replicates=300, rng=seed).verdict != "ties"
         how = "Adam" if settings else "least squares"
         where = f"{method} ({how}) against itself, 3 seeds each, a log per table, UAUC"
