@@ -504,7 +504,9 @@ def seeds(n: int) -> Iterator[Row]:
                 pr.Recommender(method, dim=8, epochs=30, rng=k, **settings).fit(data, split)
                 for k in range(6)
             ]
-            found = [pr.evaluate(model, split.test, metrics=["uauc"]).per_user["uauc"] for model in fits]
+            found = [
+                pr.evaluate(model, split.test, metrics=["uauc"]).per_user["uauc"] for model in fits
+            ]
             wrong += compare(found[:3], found[3:], replicates=300, rng=seed).verdict != "ties"
         how = "Adam" if settings else "least squares"
         where = f"{method} ({how}) against itself, 3 seeds each, a log per table, UAUC"
