@@ -61,7 +61,7 @@ def measure(ask: Ask, question: str) -> tuple[ReproductionPlan, dict[str, Any]]:
     run_parts({name: part for name, (_, part) in parts.items()}, ask.folder, ask.workers, ask.end)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of logs divided at random: that is the protocol here
-        summary = reproduce(plan, ask.folder, minutes=0.0)
+        summary = reproduce(plan, ask.folder, minutes=-1.0)
     # where the data would be is of this machine only
     summary["skipped"] = [f"{name} is not here." for name in plan.found.missing]
     shared = {} if question == "paper" else parts_of(plan_of(ask, "paper"), ask.folder)
@@ -82,7 +82,7 @@ def measure_paper(ask: Ask) -> dict[str, Any]:
 def measure_field(ask: Ask) -> dict[str, Any]:
     """The field's methods, and ALS on the splits of `mf`."""
     plan, summary = measure(ask, "field")
-    results = run_jobs(plan.jobs["field"], ask.folder, minutes=0.0)
+    results = run_jobs(plan.jobs["field"], ask.folder, minutes=-1.0)
     rows = [*results, *(als_result(one) for one in results if one.job.method == "mf")]
     summary["tables"]["field"] = rounded(table_rows("field", rows))
     return summary

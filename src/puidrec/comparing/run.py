@@ -101,7 +101,7 @@ def run_jobs(
     A job that fails does not end the others: see `failures` of what is returned. Without `out`
     nothing is kept. data: what all jobs are about, where it is in memory. engine: a name of
     `ENGINES`; None: as `joblib.parallel_config` says, else in this process. workers: processes.
-    minutes: what is not finished by then is left for another time; 0 takes what there is.
+    minutes: what is not finished by then is left for another time; below 0: all of it.
     """
     end = time.monotonic() + 60.0 * minutes
     wanted = [job.check() for job in jobs]
@@ -127,8 +127,7 @@ def run_jobs(
                 continue
             if (found := files.load(job, digest[job.data.identity])) is not None:
                 note(job, found, resumed=True)
-        open_yet = time.monotonic() < end
-        pending = [job for key, job in distinct.items() if key not in outcomes and open_yet]
+        pending = [job for key, job in distinct.items() if key not in outcomes and minutes >= 0.0]
         with contextlib.closing(finished(pending, given, engine, workers)) as ended:
             for job, error, text in ended:
                 # what a file will say, so that fresh and resumed results are equal to the last bit

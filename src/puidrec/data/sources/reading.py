@@ -169,6 +169,12 @@ def table_files(path: Path) -> list[Path]:
     return parts
 
 
+JSON_NAMES = (".jsonl", ".ndjson", ".json")
+NAME_THEM = (
+    "Name them: --columns user_id,item_id,rating,timestamp (in Python columns=[…]; - skips one)."
+)
+
+
 def _read_file(
     path: Path, names: Sequence[str] | None, wanted: Sequence[str] | None, text: Sequence[str]
 ) -> pl.DataFrame:
@@ -179,9 +185,7 @@ def _read_file(
         return matrix_frame(_read_matrix(path))
     content = read_bytes(path)
     first = as_text(io.BytesIO(content).readline(), path).strip()
-    if first.startswith("{") or path.name.removesuffix(".gz").endswith(
-        (".jsonl", ".ndjson", ".json")
-    ):
+    if first.startswith("{") or path.name.removesuffix(".gz").endswith(JSON_NAMES):
         return _json_lines(content, path)
     if names is None and all(_FIELD.fullmatch(field.strip()) for field in first.split("\t")):
         return _parse_atomic(content, path)
@@ -190,13 +194,8 @@ def _read_file(
     frame = read_delimited(path, content=content, names=names)
     numbers = pl.Series(frame.columns).cast(pl.Float64, strict=False)
     if names is None and not numbers.null_count():
-        raise InputError(
-            "the file has no header line",
-            file=path,
-            found=", ".join(frame.columns[:6]),
-            hint="Name them: --columns user_id,item_id,rating,timestamp (in Python columns=[…]; - "
-            "skips one).",
-        )
+        found, hint = ", ".join(frame.columns[:6]), NAME_THEM
+        raise InputError("the file has no header line", file=path, found=found, hint=hint)
     return typed_columns(frame.select(pl.exclude(f"^{SKIPPED}.*$")), keep_text=text)
 
 
@@ -346,14 +345,10 @@ def _header(line: str, separator: str, path: AnyPath) -> list[str]:
     except csv.Error as error:
         raise InputError(f"cannot read the header line ({error})", file=path) from error
     if not names:
-        raise InputError(
-            "the first line is blank", file=path, expected="the names of the columns in it"
-        )
-    repeated = next((name for name, times in Counter(names).items() if times > 1), None)
-    if repeated is not None:
-        raise InputError(
-            "two columns of one name", file=path, column=repeated, hint="Rename one of them."
-        )
+        raise InputError("the first line is blank", file=path, expected="the columns' names")
+    repeated, hint = [name for name, n in Counter(names).items() if n > 1], "Rename one of them."
+    if repeated:
+        raise InputError("two columns of one name", file=path, column=repeated[0], hint=hint)
     return names
 
 
@@ -482,10 +477,8 @@ def read_arrays(
         problem = f"damaged or unsafe .npz file ({short_reason(error)})"
         expected = "plain arrays, no pickled objects"
         raise InputError(problem, file=path, expected=expected) from error
-    missing = [name for name in required if name not in arrays]
-    if missing:
-        problem = f"missing array {', '.join(missing)}"
-        raise InputError(problem, file=path, found=", ".join(files))
+    if missing := ", ".join(name for name in required if name not in arrays):
+        raise InputError(f"missing array {missing}", file=path, found=", ".join(files))
     return arrays
 
 
@@ -495,8 +488,8 @@ def _read_matrix(path: AnyPath) -> Matrix:
     arrays = read_arrays(path, ("indices", "indptr", "shape", "data", "format"))
     name = arrays["format"].item() if arrays["format"].size == 1 else b""
     if name not in (b"csr", "csr"):
-        found, hint = repr(name), "Save matrix.tocsr()."
-        raise InputError("another sparse format", file=path, found=found, expected="csr", hint=hint)
+        hint = "Save matrix.tocsr()."
+        raise InputError("another sparse format", file=path, found=repr(name), hint=hint)
     try:
         parts = arrays["data"], arrays["indices"], arrays["indptr"]
         matrix: Matrix = sparse.csr_array(parts, shape=tuple(arrays["shape"].tolist()))
