@@ -91,8 +91,9 @@ class History(list[dict[str, Any]]):
 
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
-"""Called after each epoch or sweep with stage, those done of it, its most (0: nobody knows), and
-figures: losses, `score` if judged."""
+"""Called after each epoch or sweep with stage, those done, the most there may be, and figures:
+losses, `score` if judged. `Work` makes those of a whole training out of those of its stages, which
+give 0 where nobody knows the most."""
 
 
 @contextlib.contextmanager
@@ -125,7 +126,7 @@ def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None
             yield lambda stage, done, total, figures: bar.update(
                 task,
                 completed=done,
-                total=total or None,
+                total=total,
                 description=_progress_words(stage, done, total, figures),
             )
 
@@ -174,7 +175,7 @@ def _progress_words(stage: str, done: int, total: int, figures: dict[str, float]
     loss = next(
         (f", loss {value:.4f}" for name, value in figures.items() if name.startswith("loss_")), ""
     )
-    return f"{stage}: {done}{f' of {total}' if total else ''}{loss}"
+    return f"{stage}: {done} of {total}{loss}"
 
 
 class _NotebookBar:
@@ -191,10 +192,9 @@ class _NotebookBar:
 
         self.due = time.monotonic() + 0.2
         words = _progress_words(stage, done, total, figures)
-        far = f' max="{total}" value="{done}"' if total else ""  # else it moves to and fro
         shown = {
             "text/plain": words,
-            "text/html": f"<progress{far}></progress> {escape(words)}",
+            "text/html": f'<progress max="{total}" value="{done}"></progress> {escape(words)}',
         }
         if self.handle is None:
             self.handle = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]

@@ -127,7 +127,7 @@ def _told_of(
         losses = [value for name, value in figures.items() if name.startswith("loss_")]
         loss = f": loss {losses[0]:.4f}" if losses else ""
         words = f"{method} ({stage}){loss}{judged.get(stage, '')}"
-        bar.update(task, completed=done, total=total or None, description=words)
+        bar.update(task, completed=done, total=total, description=words)
 
     return show
 

@@ -43,6 +43,8 @@ PATH_ROWS = 2_000_000
 PATH_USERS = 100_000
 """Users that it is walked on at most: where each has a row or two, a fit's time is theirs."""
 WORDS = "choice of dim and l2"
+ROUGH = LeastSquares(tolerance=2e-3, max_sweeps=20)
+"""Biases that vectors start from, and fits to likes that are compared only."""
 Chosen = dict[str, dict[str, Any]]
 """The numbers (`settings`) and how they were found (`notes`), in plain values."""
 Told = Callable[[int, float], None]
@@ -115,13 +117,6 @@ def _walk(prepared: Prepared, told: Told) -> Choice:
     )
 
 
-def _walk_likes(prepared: Prepared, told: Told) -> LikesChoice:
-    log, _, users = _path_rows(prepared)
-    return choose_for_likes(
-        prepared, (log.row_start, np.asarray(log.item)), users, spectral_start, told
-    )
-
-
 def _path_rows(prepared: Prepared) -> tuple[Log, np.ndarray, slice]:
     """The log that the path is walked on, its targets and users: all of it, or the rows of every
     k-th user, in the order of ids, where rows or users are many."""
@@ -146,8 +141,7 @@ def _without_columns(point: Point) -> Point:
 def spectral_start(objective: Objective, model: Model, like: Point) -> Point:
     """Biases alone, solved roughly, then all columns along the leading directions of the slope
     there."""
-    rough = LeastSquares(tolerance=2e-3, max_sweeps=20)
-    biases = rough.minimise(objective, model.narrowed(0), _without_columns(like)).point
+    biases = ROUGH.minimise(objective, model.narrowed(0), _without_columns(like)).point
     return grown(objective, model, biases)
 
 
@@ -157,7 +151,6 @@ K, MOST_JUDGED = 10, 20_000
 CHOOSES = "recall_root_popularity"
 POWERS = {CHOOSES: 0.5, "recall_inverse_popularity": 1.0, "recall": 0.0}
 """What is reported of every setting: recall@10 weighted by popularity to the power −0.5, −1, 0."""
-ROUGH = LeastSquares(tolerance=2e-3, max_sweeps=20)
 
 
 class Setting(NamedTuple):
@@ -182,19 +175,10 @@ class LikesChoice(Choice):
         return {**own, "chosen_by": CHOOSES, "tried": [dict(one) for one in self.judged]}
 
 
-def choose_for_likes(
-    prepared: Prepared,
-    rows: tuple[np.ndarray, np.ndarray],
-    users: slice,
-    start: Callable[..., Any],
-    told: Callable[[int, float], None] | None = None,
-) -> LikesChoice:
-    """Walk the path on the likes of some users.
-
-    rows: row_start and items of these users. start: makes the point that a fit starts at.
-    """
+def _walk_likes(prepared: Prepared, told: Told) -> LikesChoice:
     settings, n_items = prepared.settings, prepared.data.n_items
-    row_start, item = rows
+    whole, _, users = _path_rows(prepared)
+    row_start, item = whole.row_start, np.asarray(whole.item)
     seen = pair_matrix(row_start, item, np.ones(item.size), n_items)
     hashes = row_hashes(seen, settings.seed)
     held = hashes % np.uint64(HELD_OUT) == 0
@@ -210,15 +194,14 @@ def choose_for_likes(
         if one not in tried:
             own = replace(prepared, settings=settings.replace(dim=one.dim))
             found = find_liked(
-                _fitted(own, log, users, one, start),
+                _fitted(own, log, users, one),
                 (user[judge], item[judge]),
                 [(kept, item[~held])],
                 K,
             )
             hits[one], shares = _weighted(found)
             tried[one] = {**one._asdict(), **shares}
-            if told is not None:
-                told(one.dim, -shares[CHOOSES])
+            told(one.dim, -shares[CHOOSES])
         return hits[one]
 
     def chosen(among: Sequence[Setting]) -> Setting:
@@ -253,7 +236,7 @@ def _weighted(found: Found) -> tuple[np.ndarray, dict[str, float]]:
 
 
 def _fitted(
-    prepared: Prepared, log: Log, users: slice, one: Setting, start: Callable[..., Any]
+    prepared: Prepared, log: Log, users: slice, one: Setting
 ) -> tuple[np.ndarray, np.ndarray]:
     """`all-rank` on these rows, roughly, as factors."""
     settings, seen = prepared.settings, float(len(log))
@@ -269,7 +252,6 @@ def _fitted(
     backbone = prepared.backbone("likes path")
     l2, l2_features = settings.l2_number * one.l2_factor, settings.l2_features * one.l2_factor
     model = linear_model(backbone, l2, l2_features, users, log.total)
-    point = ROUGH.minimise(
-        objective, model, start(objective, model, point_of(backbone, users))
-    ).point
+    start = spectral_start(objective, model, point_of(backbone, users))
+    point = ROUGH.minimise(objective, model, start).point
     return tuple(side.detach().cpu().float().numpy() for side in model.factors(point))  # type: ignore[return-value]

@@ -113,7 +113,8 @@ class LowRank:
 
 def square_sum(scores: LowRank) -> Tensor:
     """Σ_D s_ui², as a float64 scalar (`eq:dr`, first term, with s = r̂ − g)."""
-    return inner_sum(scores, scores)
+    left, right = _in_float64(scores)
+    return ((left.T @ left) * (right.T @ right)).sum()
 
 
 def linear_sum(scores: LowRank) -> Tensor:
