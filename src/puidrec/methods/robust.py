@@ -170,7 +170,10 @@ class RobustProblem(Problem):
             k0 = constants(self.imputation_loss, theta, own)
             self.imputation_columns = {**self.imputation_columns, "k0": k0}
             columns = {**columns, "g": self._scores(theta)}
-            self.constant = -float(imputed_sum(self.prepared, phi, theta)) / self.log.n_pairs
+            # as φ's own sum is weighed: a quotient would be rounded otherwise
+            self.constant = -(1.0 / self.log.n_pairs) * float(
+                imputed_sum(self.prepared, phi, theta)
+            )
         self.columns = {**self.columns, "k0": constants(self.loss, phi, columns)}
 
     @torch.no_grad()
@@ -200,7 +203,8 @@ class RobustProblem(Problem):
         total = total_loss(objective, phi)
         if self.head is None or objective.v:
             return total
-        return total + imputed_sum(self.prepared, phi, self._imputed()[1]) / self.log.n_pairs
+        imputed = imputed_sum(self.prepared, phi, self._imputed()[1])
+        return total + (1.0 / self.log.n_pairs) * imputed
 
 
 def imputed_sum(prepared: Prepared, phi: LowRank, g: LowRank) -> Tensor:
